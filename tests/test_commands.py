@@ -1,0 +1,66 @@
+"The commands as a shell sees them: exit codes, one clear line, no heavy import for --help."
+import os
+import subprocess
+import sys
+import pytest
+
+TINY = '--max_steps 1 --prompts_per_step 2 --group_size 2 --eval_prompts 4 --max_new_tokens 16'.split()
+
+
+def call(command, *args, cwd, **environ):
+    "Run a command in a process of its own: (exit code, stdout, stderr)."
+    code = f'import sys; from rookworld_nb.cli import {command}_command as command; sys.exit(command())'
+    environ = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'} | environ
+    done = subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize('command', ['train', 'pretrain', 'data', 'eval', 'report'])
+def test_help(command, tmp_path):
+    code, out, err = call(command, '--help', cwd=tmp_path)
+    assert (code, err) == (0, '')
+    assert f'usage: rookworld_{command}' in out and 'ROOKWORLD_<OPTION>' in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_help_does_not_load_torch(tmp_path):
+    code = "import sys, rookworld_nb.cli; assert 'torch' not in sys.modules; import os; assert os.environ['OMP_WAIT_POLICY']"
+    assert subprocess.run([sys.executable, '-c', code], cwd=tmp_path, timeout=60).returncode == 0
+
+
+def bad(tmp_path, case):
+    "Arguments that cannot work, each in its own way."
+    if case == 'lr': return ['--lr', '-1']
+    if case == 'model': return ['--model', 'nowhere']
+    if case == 'missing data': return ['--data', 'missing.parquet']
+    if case == 'unreadable data':
+        (tmp_path/'broken.parquet').write_bytes(b'PAR1 this is no parquet file')
+        return ['--data', 'broken.parquet']
+    if case == 'missing column':
+        import pandas
+        pandas.DataFrame({'other': ['x']}).to_parquet(tmp_path/'other.parquet')
+        return ['--data', 'other.parquet']
+    if case == 'output': # a file stands where the directory should be: refused to every user, root included
+        (tmp_path/'file').write_text('')
+        return ['--output_dir', 'file/run']
+    if case == 'weights':
+        from rookworld_nb.loader import save_model
+        from rookworld_nb.model import GPT, PRESETS
+        from rookworld_nb.tokenizer import load_tokenizer
+        save_model(GPT(PRESETS['tiny']), load_tokenizer('chess'), tmp_path/'corrupt')
+        weights = next((tmp_path/'corrupt').glob('*.safetensors'))
+        weights.write_bytes(weights.read_bytes()[:1000])
+        return ['--model', 'corrupt']
+
+
+@pytest.mark.parametrize('case', ['lr', 'model', 'missing data', 'unreadable data', 'missing column', 'output', 'weights'])
+def test_bad_usage_is_one_line(case, tmp_path):
+    code, out, err = call('train', *TINY, *bad(tmp_path, case), cwd=tmp_path)
+    assert code == 2, err
+    assert err.startswith('rookworld_train: ') and err.count('\n') == 1, err
+
+
+def test_a_misspelled_variable_is_told(tmp_path):
+    code, out, err = call('report', 'nowhere', cwd=tmp_path, ROOKWORLD_RUNN='x')
+    assert code == 2
+    assert err.splitlines() == ["ROOKWORLD_RUNN is ignored: no command has an option 'runn'", 'rookworld_report: nowhere is not a run directory']
