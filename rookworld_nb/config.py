@@ -175,7 +175,7 @@ class PretrainConfig(Config):
         _check_common(self, shares=['env_ratio'], positive=['learning_rate', 'grad_clip'], not_negative=['seed', 'threads', 'warmup_steps', 'weight_decay'],
             counts=['max_steps', 'batch_size', 'transitions', 'save_every', 'eval_prompts'])
 
-# %% ../nbs/00_config.ipynb #7e59ce31
+# %% ../nbs/00_config.ipynb #71978974
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
     "Positions, Stockfish labels and transitions, as one parquet file."
@@ -205,7 +205,7 @@ class EvalConfig(Config):
     suite: str|None = None          # name of a fixed suite of `evaluate`; None takes the held-out rows of data
     prompts: int = 500              # prompts, at most
     temperature: float = 0.0        # of sampling; 0 is greedy
-    output: str|None = None         # write the table to this CSV file too
+    output: str|None = None         # write the table to this .json or .csv file too
     # How
     seed: int = 0                   # of sampling and of the choice of rows
     device: str = 'auto'            # auto, cpu, cuda, cuda:N or mps; auto takes a GPU when there is one

@@ -29,14 +29,14 @@ from .dataset import Example, load_rows
 from .reward_scorer import score
 from .generate import generate
 
-# %% ../nbs/12_evaluate.ipynb #b48216f3
+# %% ../nbs/12_evaluate.ipynb #644f8309
 @dataclass(frozen=True)
 class Metric:
     "One line of the table of metrics."
     name: str          # column of a judged frame
     task: str          # 'P', 'A' or 'PA'
     kind: str          # 'share' (0 or 1 a completion) or 'mean' (a float)
-    higher_is_better: bool
+    higher_is_better: bool # False for errors and losses
     definition: str    # what one completion gets
 
 # %% ../nbs/12_evaluate.ipynb #645ee3f5
@@ -255,10 +255,16 @@ def bootstrap(
     found[:, some] = np.nanquantile(means[:, some], (0.025, 0.975), axis=0)
     return found[0], found[1]
 
-# %% ../nbs/12_evaluate.ipynb #688f9e0a
+# %% ../nbs/12_evaluate.ipynb #8a87b569
 def _per_prompt(judged):
     names = [m.name for m in METRICS]
     return judged.groupby(['task', 'index']).agg({**{c: 'first' for c in ('colour', 'phase', 'class', 'prompt')}, **{m: 'mean' for m in names}}).reset_index()
+
+
+def _tasks(frame):
+    "Task, its rows, its metrics; then both tasks together, for the metrics they share."
+    for task, rows in frame.groupby('task'): yield task, rows, [m for m in METRICS if task in m.task]
+    if frame.task.nunique() == 2: yield 'all', frame, [m for m in METRICS if m.task == 'PA']
 
 
 def _slices(frame):
@@ -269,7 +275,7 @@ def _slices(frame):
     for column in ('phase', 'class'):
         for value in sorted(v for v in frame[column].unique() if v): yield f'{column}:{value}', frame[frame[column] == value]
 
-# %% ../nbs/12_evaluate.ipynb #59573c2e
+# %% ../nbs/12_evaluate.ipynb #1dc54731
 def summarize(
     judged: pd.DataFrame,  # see `judge_texts`
     resamples: int = 2000, # of the bootstrap
@@ -277,8 +283,7 @@ def summarize(
 ) -> pd.DataFrame:         # columns metric, value, low, high, n, task, slice; n counts prompts
     "Every metric on every slice with its 95 % interval: Wilson for shares, bootstrap for means and for sampled shares."
     single, found = judged['sample'].max() == 0, []
-    for task, frame in _per_prompt(judged).groupby('task'):
-        metrics = [m for m in METRICS if task in m.task]
+    for task, frame, metrics in _tasks(_per_prompt(judged)):
         for name, part in _slices(frame):
             values = part[[m.name for m in metrics]].to_numpy(float)
             for m, column, low, high in zip(metrics, values.T, *bootstrap(values, resamples, seed)):
@@ -361,7 +366,7 @@ def as_examples(
         if all(isinstance(r, Example) for r in rows): return rows
     return load_rows(rows)
 
-# %% ../nbs/12_evaluate.ipynb #aa0bd8ca
+# %% ../nbs/12_evaluate.ipynb #0bca95cc
 def compare(
     before: pd.DataFrame,  # judged frame, see `judge_rows`
     after: pd.DataFrame,   # judged frame of the same examples
@@ -373,8 +378,8 @@ def compare(
     if a[['task', 'prompt']].values.tolist() != b[['task', 'prompt']].values.tolist():
         raise ValueError(f'before and after answer different prompts: {len(a)} and {len(b)} of them, or in another order')
     found = []
-    for task, frame in a.groupby('task'):
-        names = [m.name for m in METRICS if task in m.task and not m.name.endswith('_constant')]
+    for task, frame, metrics in _tasks(a):
+        names = [m.name for m in metrics if not m.name.endswith('_constant')]
         for name, part in _slices(frame):
             x, y = part[names].to_numpy(float), b.loc[part.index, names].to_numpy(float)
             difference = y - x

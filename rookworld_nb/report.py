@@ -7,7 +7,7 @@ __all__ = ['METRICS', 'INK', 'GRID', 'BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'GREY'
            'Run', 'load_run', 'plot_rewards', 'plot_evals', 'plot_panels', 'plot_time', 'verdict', 'comparison_table',
            'conclusion', 'boards', 'pick_completions', 'completion_card', 'report_html', 'write_report']
 
-# %% ../nbs/19_report.ipynb #f59a566e
+# %% ../nbs/19_report.ipynb #5a232c1d
 import html
 import io
 import json
@@ -22,6 +22,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 # %% ../nbs/19_report.ipynb #e561e659
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def load_run(
     comparison = _frame(_read_json(directory/'comparison.json', list, notes), _COLUMNS['comparison'])
     return Run(directory, config, metrics, evals, completions, comparison, tuple(notes))
 
-# %% ../nbs/19_report.ipynb #030a4538
+# %% ../nbs/19_report.ipynb #489d6430
 INK, GRID = '#3d4653', '#d5dae1'   # neutral colours; in the page they follow the reader's theme
 BLUE, ORANGE, GREEN, PURPLE, GREY = '#3f7fc1', '#d9822b', '#2f9e77', '#8a6fc9', '#8d99a8'
 DECODING = {'greedy': BLUE, 'sampled': ORANGE}
@@ -184,6 +185,8 @@ def _panels(n, columns=3, height=2.4):
         ax.grid(color=GRID, linewidth=0.7)
         ax.set_axisbelow(True)
         ax.tick_params(colors=INK, labelsize=8, length=0)
+        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        ax.yaxis.get_offset_text().set(size=8, color=INK)
     return fig, axes[:n]
 
 
@@ -216,9 +219,10 @@ def _draw(ax, metrics, name, colour, label=None):
 
 
 def _ends(series):
-    "Mean of the first and of the last ten values that are there."
+    "Mean of the first and of the last ten values that are there (of the halves, when there are fewer than twenty)."
     there = series.dropna()
-    return there[:10].mean(), there[-10:].mean()
+    k = max(1, min(10, len(there) // 2))
+    return there[:k].mean(), there[-k:].mean()
 
 # %% ../nbs/19_report.ipynb #332722dc
 def plot_rewards(
@@ -317,7 +321,7 @@ def verdict(
     better = METRICS[metric].better if metric in METRICS else 0
     return {0: 'changed', 1: 'better', -1: 'worse'}[better * (1 if low > 0 else -1)]
 
-# %% ../nbs/19_report.ipynb #391d227e
+# %% ../nbs/19_report.ipynb #6fce362d
 def comparison_table(
     run: Run,            # with a comparison, or the table is empty
     slice: str = 'all',  # which part of the held-out prompts
@@ -327,7 +331,7 @@ def comparison_table(
     c = c.assign(verdict=[verdict(*r) for r in zip(c.metric, c.low, c.high)])
     parts = {d: c[c.decoding == d].drop_duplicates(['task', 'metric'], keep='last').set_index(['task', 'metric'])[['before', 'after', 'difference', 'low', 'high', 'verdict', 'n']] for d in DECODING if (c.decoding == d).any()}
     if not parts: return pd.DataFrame()
-    rows = pd.MultiIndex.from_frame(c[['task', 'metric']].drop_duplicates())
+    rows = pd.MultiIndex.from_frame(c[['task', 'metric']].drop_duplicates().sort_values('task', ascending=False, kind='stable'))
     return pd.concat(parts, axis=1).reindex(rows)
 
 # %% ../nbs/19_report.ipynb #a3a20b34
@@ -343,15 +347,21 @@ def conclusion(
     if better.get('sampled') and better.get('greedy') == 0: said.append('A gain in samples alone is sharpening, not learning: the same answers come more often, and no better one is found.')
     return ' '.join(said)
 
-# %% ../nbs/19_report.ipynb #407c6d47
+# %% ../nbs/19_report.ipynb #12306412
 _UCI = re.compile(r'\b[a-h][1-8][a-h][1-8][qrbn]?\b')
 _PAINT = {'square light': '#e9edf2', 'square dark': '#9fb3c8', 'square light lastmove': '#f6e3a1', 'square dark lastmove': '#dcb95a',
-    'margin': '#00000000', 'coord': 'currentColor', 'arrow green': '#2f9e77d0', 'arrow blue': '#3f7fc188'}
+    'margin': '#00000000', 'coord': 'currentColor', 'arrow green': '#2f9e77d0', 'arrow blue': '#3f7fc188', 'arrow red': '#c8453ad0'}
 
 def _placement(fen):
     "The pieces of a FEN, or None when it cannot be read."
     try: return chess.BaseBoard(fen.split()[0])
     except (ValueError, IndexError): return None
+
+
+def _judged(fen, uci):
+    "Green for a legal move, red for any other."
+    try: return 'green' if chess.Move.from_uci(uci) in chess.Board(fen).legal_moves else 'red'
+    except (ValueError, IndexError): return 'red'
 
 
 def _arrows(moves, colour):
@@ -372,8 +382,8 @@ def boards(
     if not rest:
         best = _UCI.findall(completion.rpartition('B:')[2])[:1]
         others = [m for m in _UCI.findall(completion.rpartition('B:')[0] or completion)[:5] if m not in best]
-        return [draw(before, arrows=_arrows(others, 'blue') + _arrows(best, 'green'))]
-    asked = draw(before, arrows=_arrows(_UCI.findall(rest[0])[:1], 'green'))
+        return [draw(before, arrows=_arrows(others, 'blue') + [a for m in best for a in _arrows([m], _judged(fen, m))])]
+    asked = draw(before, arrows=[a for m in _UCI.findall(rest[0])[:1] for a in _arrows([m], _judged(fen, m))])
     after = _placement(completion.split('+')[0])
     if after is None: return [asked]
     changed = {s: '#e0b84a90' for s in chess.SQUARES if before.piece_at(s) != after.piece_at(s)}
@@ -393,7 +403,7 @@ def pick_completions(
         left -= k
     return pd.concat(chosen).sort_values('step', kind='stable') if chosen else run.completions[:n]
 
-# %% ../nbs/19_report.ipynb #647dac42
+# %% ../nbs/19_report.ipynb #e8b636ad
 def _text(value): return html.escape(str(value), quote=True)
 
 
@@ -402,6 +412,7 @@ def _number(value, sign=False, whole=False):
     if value is None or not isinstance(value, (int, float, np.number)) or not math.isfinite(value): return '–'
     size = abs(value)
     if whole: text = f'{value:.0f}'
+    elif sign and size < 5e-4: text = '0.000'
     elif size and size < 5e-4: text = f'{value:.1e}'
     else: text = f'{value:{"+" if sign else ""}.{3 if size < 10 else 1 if size < 1000 else 0}f}'
     return text.replace('-', '−')

@@ -6,13 +6,13 @@
 __all__ = ['WEIGHTS', 'ILLEGAL_RATE', 'LISTED_FLOOR', 'REGRET_SCALE', 'EVAL_SCALE', 'SQUARE_SCALE', 'UNCHANGED_RATE', 'Score',
            'legal_moves', 'regret_credit', 'score']
 
-# %% ../nbs/09_reward_scorer.ipynb #68f67e59
+# %% ../nbs/09_reward_scorer.ipynb #b5e97149
 import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 import chess
-from .board import transition
+from .board import board_squares, transition
 from .tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion, parse_prompt
 from .engine import win_probability
 
@@ -82,7 +82,7 @@ def regret_credit(
     lost = win_probability(max(true.values())) - win_probability(true[best])
     return LISTED_FLOOR + (1 - LISTED_FLOOR) * math.exp(-lost / REGRET_SCALE)
 
-# %% ../nbs/09_reward_scorer.ipynb #3984d59d
+# %% ../nbs/09_reward_scorer.ipynb #6b50dc85
 def _policy_shares(fen, answer, true):
     "Each part of P as a share in [0, 1], before legality and list quality gate them."
     named, listed = dict(reversed(list(zip(answer.moves, answer.evals)))), len(answer.moves)
@@ -105,6 +105,8 @@ def _policy_reason(fen, answer, true):
     if bad := [m for m in dict.fromkeys(answer.moves) if m not in legal]: found.append(f"illegal candidates {' '.join(bad)}")
     if len(set(answer.moves)) < len(answer.moves): found.append('repeated candidates')
     if true: found.append(f'{len(set(answer.moves) & true.keys())} of {len(true)} candidates found')
+    errors = [abs(win_probability(e) - win_probability(true[m])) for m, e in zip(answer.moves, answer.evals) if m in true]
+    if any(errors): found.append(f'their evals off by {100 * sum(errors) / len(errors):.1f} % of win probability')
     return '; '.join(found) or 'no target: only legality was judged'
 
 
@@ -118,24 +120,14 @@ def _score_policy(fen, answer, target):
     parts = {name: w * shares[name] * (1 if name == 'legal' else rate) for name, w in WEIGHTS['P'].items()}
     return _receipt({'structure': WEIGHTS['both']['structure']} | parts, _policy_reason(fen, answer, true), 0.2, 0.8)
 
-# %% ../nbs/09_reward_scorer.ipynb #33fa7760
-_EMPTY = str.maketrans({str(n): '.' * n for n in range(1, 9)})
-
-def _squares(fen):
-    "The 64 squares of a FEN, a8 first, '.' for empty; ValueError when there are not 64."
-    ranks = fen.split(' ')[0].translate(_EMPTY).split('/')
-    if len(ranks) != 8 or any(len(r) != 8 for r in ranks) or set().union(*ranks) - set('.PNBRQKpnbrqk'):
-        raise ValueError(f'not eight ranks of eight squares: {fen[:90]!r}')
-    return ''.join(ranks)
-
-
+# %% ../nbs/09_reward_scorer.ipynb #fbd1fb68
 def _fields(fen):
     "Squares, side, castling, en passant, half-move clock, move number."
     fields = fen.split(' ')
     if len(fields) != 6: raise ValueError(f'a FEN has 6 fields, found {len(fields)}: {fen[:90]!r}')
-    return [_squares(fen), *fields[1:]]
+    return [board_squares(fields[0]), *fields[1:]]
 
-# %% ../nbs/09_reward_scorer.ipynb #97c1e8c1
+# %% ../nbs/09_reward_scorer.ipynb #f86347d2
 def _square_names(squares): return ' '.join(chess.SQUARE_NAMES[i ^ 56] for i in squares)
 
 
@@ -159,12 +151,14 @@ def _env_shares(before, answer, truth):
 
 def _score_env(task, answer, truth):
     if answer == truth: return Score(1., WEIGHTS['both'] | WEIGHTS['A'], 'exact')
-    shares, findings = _env_shares(_squares(task.fen), answer, truth)
+    shares, findings = _env_shares(_fields(task.fen)[0], answer, truth)
     parts = {name: w * shares[name] for name, w in WEIGHTS['A'].items()}
     return _receipt({'structure': WEIGHTS['both']['structure']} | parts, 'wrong: ' + ', '.join(findings), 0.2, 0.8)
 
-# %% ../nbs/09_reward_scorer.ipynb #cfa46edb
-_UCI, _NUMBER = re.compile(r'[a-h][1-8][a-h][1-8][qrbn]?'), re.compile(r'-?\d{1,3}\.\d+')
+# %% ../nbs/09_reward_scorer.ipynb #b43dcc12
+_EMPTY = str.maketrans({str(n): '.' * n for n in range(1, 9)})
+_UCI, _NUMBER = re.compile(r'[a-h][1-8][a-h][1-8][qrbn]?'), re.compile(r'-?[0-9]{1,3}\.[0-9]+')
+_ANSWER = re.compile(rf'M: .*?B: +{_UCI.pattern}', re.DOTALL)
 
 def _policy_landmarks(text):
     "How much of 'M: moves E: evals B: move' is in sight, 0 to 1."
@@ -184,7 +178,7 @@ def _env_landmarks(text):
     shape = lambda n, want: max(0, 1 - abs(n - want) / want)
     return (good * (1 + shape(len(fen), 6)) + (good > 0) * shape(len(fields), 4)) / 3
 
-# %% ../nbs/09_reward_scorer.ipynb #ff663a1a
+# %% ../nbs/09_reward_scorer.ipynb #04673831
 def _read(prompt, text, strict):
     "The typed answer; ValueError with the reason."
     answer = parse_completion(prompt, text, strict=strict)
@@ -198,13 +192,25 @@ def _grade(task, answer, truth):
     return _score_env(task, answer, truth)
 
 
+def _salvage(prompt, task, text):
+    "The answer inside a text that has more, or less, than an answer, and how many characters of the text it is."
+    if isinstance(task, PolicyTask):
+        found = _ANSWER.search(text)
+        used = found[0] if found else text
+        return _read(prompt, used, strict=False), len(used)
+    first, *rest = text.split('+')[:4]
+    words = [' '.join(first.split()[:6]), *(''.join(field.split()[:1]) for field in rest)]
+    try: return _read(prompt, '+'.join(words), strict=False), len('+'.join(words))
+    except ValueError: _fields(words[0])
+    return EnvAnswer(words[0], math.nan, None, None), len(words[0])    # a position, and no verdict that can be read
+
+
 def _score_text(prompt, task, text, truth, reason):
     "Credit for text that the strict parser refuses."
     try:
-        answer = _read(prompt, text, strict=False)
-        graded = _grade(task, answer, truth)
-        plain, given = len(''.join(answer.text().split())), len(''.join(text.split()))
-        share = 0.4 + 0.6 * (graded.total - 0.2) / 0.8 * min(1, plain / max(given, 1))
+        answer, used = _salvage(prompt, task, text)
+        graded = _grade(task, answer, truth).total
+        share = 0.4 + 0.6 * (graded - 0.2) / 0.8 * min(1, used / len(text))
     except ValueError:
         share = 0.4 * (_policy_landmarks(text) if isinstance(task, PolicyTask) else _env_landmarks(text))
     table = WEIGHTS['text']

@@ -17,7 +17,7 @@ import torch
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 from torch import Tensor
 
-# %% ../nbs/05_tokenizer.ipynb #f219a506
+# %% ../nbs/05_tokenizer.ipynb #1f1b837d
 EOT = '<|endoftext|>'
 
 class _Tokenizer:
@@ -39,11 +39,15 @@ class GPT2Tokenizer(_Tokenizer):
         self._encoding = tiktoken.Encoding('gpt2', explicit_n_vocab=50257, mergeable_ranks=ranks, special_tokens={EOT: 50256},
             pat_str=r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s""")
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self,
+        text: str,        # any
+    ) -> list[int]:
         "Token ids of any text; the end-of-text marker is not special here."
         return self._encoding.encode_ordinary(text)
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self,
+        ids: list[int],   # any, each in [0, vocab_size)
+    ) -> str:
         "The text of any token ids."
         return self._encoding.decode(ids)
 
@@ -143,17 +147,21 @@ class _Pieces(_Tokenizer):
         whole, fraction = text.split('.')
         return [self._id['number', ' ' + whole], self._id['fraction', '.' + fraction]]
 
-# %% ../nbs/05_tokenizer.ipynb #dad2f906
+# %% ../nbs/05_tokenizer.ipynb #7850f52a
 class ChessTokenizer(_Pieces):
     "A fixed-layout vocabulary for chess text: one token a square, one a move; anything else as bytes, so nothing is ever lost."
     name, style = 'chess', 'compact'
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self,
+        text: str,        # any
+    ) -> list[int]:
         "Token ids of any text: `decode(encode(text)) == text`, always."
         ids = [i for m in _PIECES.finditer(text) for i in self._encode_piece(m.lastgroup, m.group())]
         return ids if self.decode(ids) == text else self._bytes(text)
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self,
+        ids: list[int],   # any, each in [0, vocab_size)
+    ) -> str:
         "The text of any token ids."
         out, squares, raw, previous = [], [], bytearray(), None
         for i in [*ids, self.hole]:
