@@ -86,7 +86,7 @@ def _check_common(config, shares=(), positive=(), not_negative=(), counts=()):
     if hasattr(config, 'device'):
         config._require("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'", lambda v: re.fullmatch(r'auto|cpu|mps|cuda(:\d+)?', v), 'device')
 
-# %% ../nbs/00_config.ipynb #5dd19df6
+# %% ../nbs/00_config.ipynb #ab17e83d
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Config):
     "GRPO: sample completions, score them, make the better ones likelier."
@@ -102,7 +102,7 @@ class TrainConfig(Config):
     prompts_per_step: int = 8       # prompts a step (P)
     group_size: int = 8             # completions sampled of each prompt (G)
     env_ratio: float = 0.2          # share of the prompts that are A (environment), 0 to 1; the rest are P (policy)
-    max_positions: int|None = None  # train on at most this many rows; None takes all
+    max_positions: int|None = 20000 # train on at most this many rows; None takes all
     max_new_tokens: int = 144       # tokens a completion may have, end token included
     temperature: float = 1.0        # of sampling; the loss sees the same temperature
     # Loss

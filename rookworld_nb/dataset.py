@@ -231,19 +231,23 @@ def _position_example(row, env_ratio, seed):
     if rng.random() < env_ratio: return env_example(row.fen, choose_move(chess.Board(row.fen), rng), row.history, row.phase)
     return policy_example(row.fen, row.moves.split(), map(float, row.evals.split()), None, row.phase, rng)
 
-# %% ../nbs/08_dataset.ipynb #488dba41
+# %% ../nbs/08_dataset.ipynb #f5ff0c66
 COLUMNS = ['fen', 'history', 'phase', 'moves', 'evals']   # of labelled positions
 
 def read_positions(
     path: str|Path,      # parquet with the columns of `COLUMNS`, all text
     env_ratio: float = 0.5, # share of A rows, 0 to 1
     seed: int = 0,       # of the shuffled candidates, of the moves in A rows, and of which row becomes which task
+    split: str|None = None, # see `load_rows`
+    limit: int|None = None, # at most this many of them
 ) -> list[Example]:      # one example a row: P with the engine's labels, or A with a move played from there
     "Labelled positions as examples."
     names = pq.read_schema(path).names
     missing = [c for c in COLUMNS if c not in names]
     if missing: raise ValueError(f'{path} has no column {missing[0]!r}: found {", ".join(names)}')
-    frame = pq.read_table(path, columns=COLUMNS).to_pandas()
+    frame = pq.read_table(path, columns=COLUMNS).to_pandas().drop_duplicates('fen')
+    if split: frame = frame[[split_of(str(fen)) == split for fen in frame.fen]]
+    if limit: frame = frame.head(limit)
     return checked(frame.itertuples(index=False), lambda row: _position_example(row, env_ratio, seed), str(path))
 
 # %% ../nbs/08_dataset.ipynb #bdb8c967
@@ -296,7 +300,7 @@ def _hub_rows(hub, repo, split, limit, fix_best):
             if split in (None, split_of(r.fen)): rows.setdefault(r.prompt(), r)
     return list(rows.values())
 
-# %% ../nbs/08_dataset.ipynb #16ffb513
+# %% ../nbs/08_dataset.ipynb #bd7b8643
 SUFFIXES = ('.parquet', '.jsonl', '.json', '.txt')
 
 def _json_list(text, path):
@@ -305,16 +309,16 @@ def _json_list(text, path):
     return items
 
 
-def _parquet_rows(path, env_ratio, seed, fix_best):
+def _parquet_rows(path, env_ratio, seed, fix_best, split, limit):
     names = pq.read_schema(path).names
-    if 'fen' in names: return read_positions(path, env_ratio, seed)
+    if 'fen' in names: return read_positions(path, env_ratio, seed, split, limit)
     if 'text' not in names: raise ValueError(f"{path} has no column 'text' (published rows) and no column 'fen' (labelled positions): found {', '.join(names)}")
     return checked(pq.read_table(path, columns=['text'])['text'].to_pylist(), lambda t: parse_row(t, fix_best), str(path))
 
 
-def _file_rows(path, env_ratio, seed, fix_best):
+def _file_rows(path, env_ratio, seed, fix_best, split, limit):
     try:
-        if path.suffix == '.parquet': return _parquet_rows(path, env_ratio, seed, fix_best)
+        if path.suffix == '.parquet': return _parquet_rows(path, env_ratio, seed, fix_best, split, limit)
         text = path.read_text('utf-8')
         lines = filter(str.strip, text.splitlines())
         if path.suffix == '.jsonl': return checked(lines, lambda line: _json_row(json.loads(line), fix_best), str(path))
@@ -323,7 +327,7 @@ def _file_rows(path, env_ratio, seed, fix_best):
     except (pa.ArrowException, OSError, UnicodeDecodeError, json.JSONDecodeError) as e:
         raise ValueError(f'{path} cannot be read: {str(e).splitlines()[0]}') from e
 
-# %% ../nbs/08_dataset.ipynb #afdc73c5
+# %% ../nbs/08_dataset.ipynb #c7aa429d
 def load_rows(
     source: str|Path|Iterable, # 'positions' (embedded), a .parquet, .jsonl, .json or .txt file, a hub dataset id, or row texts
     env_ratio: float = 0.2,    # share of A rows when the source is labelled positions, 0 to 1
@@ -337,8 +341,8 @@ def load_rows(
     path = Path(source) if isinstance(source, (str, Path)) else None
     if path is None: rows = checked(source, lambda r: r if isinstance(r, Example) else parse_row(r, fix_best), 'rows')
     elif str(source) == 'positions':
-        with importlib.resources.as_file(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet') as f: rows = _file_rows(f, env_ratio, seed, fix_best)
-    elif path.is_file(): rows = _file_rows(path, env_ratio, seed, fix_best)
+        with importlib.resources.as_file(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet') as f: rows = _file_rows(f, env_ratio, seed, fix_best, split, limit)
+    elif path.is_file(): rows = _file_rows(path, env_ratio, seed, fix_best, split, limit)
     elif re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', str(source)) and path.suffix not in SUFFIXES and not path.exists():
         rows = _hub_rows(HfFileSystem(), str(source), split, limit, fix_best)
     else: raise FileNotFoundError(f"no data at {str(source)!r}: expected 'positions', a .parquet, .jsonl, .json or .txt file, or a hub dataset like org/name")
