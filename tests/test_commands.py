@@ -2,6 +2,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 import pytest
 
 TINY = '--max_steps 1 --prompts_per_step 2 --group_size 2 --eval_prompts 4 --max_new_tokens 16'.split()
@@ -47,7 +48,8 @@ def bad(tmp_path, case):
         from rookworld_nb.loader import save_model
         from rookworld_nb.model import GPT, PRESETS
         from rookworld_nb.tokenizer import load_tokenizer
-        save_model(GPT(PRESETS['tiny']), load_tokenizer('chess'), tmp_path/'corrupt')
+        tokenizer = load_tokenizer('chess')
+        save_model(GPT(replace(PRESETS['tiny'], vocab_size=tokenizer.vocab_size)), tokenizer, tmp_path/'corrupt')
         weights = next((tmp_path/'corrupt').glob('*.safetensors'))
         weights.write_bytes(weights.read_bytes()[:1000])
         return ['--model', 'corrupt']
