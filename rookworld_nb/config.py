@@ -86,7 +86,7 @@ def _check_common(config, shares=(), positive=(), not_negative=(), counts=()):
     if hasattr(config, 'device'):
         config._require("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'", lambda v: re.fullmatch(r'auto|cpu|mps|cuda(:\d+)?', v), 'device')
 
-# %% ../nbs/00_config.ipynb #ab17e83d
+# %% ../nbs/00_config.ipynb #b7390e6a
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Config):
     "GRPO: sample completions, score them, make the better ones likelier."
@@ -98,10 +98,10 @@ class TrainConfig(Config):
     device: str = 'auto'            # auto, cpu, cuda, cuda:N or mps; auto takes a GPU when there is one
     threads: int = 0                # CPU threads; 0 uses every core
     # Rollouts
-    max_steps: int = 100            # how many steps to train
+    max_steps: int = 120            # how many steps to train
     prompts_per_step: int = 8       # prompts a step (P)
     group_size: int = 8             # completions sampled of each prompt (G)
-    env_ratio: float = 0.2          # share of the prompts that are A (environment), 0 to 1; the rest are P (policy)
+    env_ratio: float = 1.0          # share of the prompts that are A (environment), 0 to 1; the rest are P (policy)
     max_positions: int|None = 20000 # train on at most this many rows; None takes all
     max_new_tokens: int = 144       # tokens a completion may have, end token included
     temperature: float = 1.0        # of sampling; the loss sees the same temperature
@@ -126,7 +126,7 @@ class TrainConfig(Config):
     mask_truncated: bool = True     # leave completions without an end token out of the loss
     # Watching and saving
     eval_every: int = 0             # steps between evaluations; 0 evaluates only before and after
-    eval_prompts: int = 600         # held-out prompts in an evaluation
+    eval_prompts: int = 2000        # held-out prompts in an evaluation
     save_every: int = 20            # steps between checkpoints
     keep_last: int = 2              # checkpoints kept
     log_completions: int = 4        # sampled completions written down a step, with their receipts
@@ -221,8 +221,8 @@ class ReportConfig(Config):
     "The report of a run, as one HTML file."
     run: str|None = None            # run directory; None takes the newest below runs/
 
-# %% ../nbs/00_config.ipynb #a0a02d25
-TINY = TrainConfig(max_steps=3, prompts_per_step=2, group_size=4, warmup_steps=1, eval_prompts=20, save_every=2, log_completions=2)
+# %% ../nbs/00_config.ipynb #891edcf3
+TINY = TrainConfig(max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1, eval_prompts=20, save_every=2, log_completions=2)
 
 # %% ../nbs/00_config.ipynb #cd3c4aac
 @dataclass(frozen=True)
