@@ -29,22 +29,23 @@ class Analysis:
     moves: tuple[str, ...]    # up to 5 legal moves in UCI, best first
     evals: tuple[float, ...]  # pawns, from the side to move; mate in n is 1000 - n/100, being mated the negative
 
-# %% ../nbs/04_engine.ipynb #166d4281
+# %% ../nbs/04_engine.ipynb #74e4479f
 def find_engine(
     path: str|None = None, # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
 ) -> str|None:             # the executable, or None when there is none
     "Where Stockfish lives on this machine."
     if path: return shutil.which(path)
-    return shutil.which(os.environ.get('STOCKFISH_PATH', '') or 'stockfish') or shutil.which('/usr/games/stockfish')
+    if path := os.environ.get('STOCKFISH_PATH'): return shutil.which(path)
+    return shutil.which('stockfish') or shutil.which('/usr/games/stockfish')
 
-# %% ../nbs/04_engine.ipynb #2c74f7d4
+# %% ../nbs/04_engine.ipynb #2d94e461
 def score_to_pawns(
     score: chess.engine.Score, # from the side to move
 ) -> float:                    # pawns; mates as in `Analysis`
     "A Stockfish score on the scale of the text format."
     if score.is_mate():
-        n = score.mate()
-        return round(math.copysign(1000 - abs(n)/100, n), 2)
+        sign = 1 if score > chess.engine.Cp(0) else -1      # mate() is 0 for both sides of a mate on the board
+        return sign * round(1000 - abs(score.mate())/100, 2)
     return score.score() / 100
 
 
