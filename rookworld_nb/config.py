@@ -144,7 +144,7 @@ class TrainConfig(Config):
         "How many completions a step samples, before refills."
         return self.prompts_per_step * self.group_size
 
-# %% ../nbs/00_config.ipynb #5adf10e3
+# %% ../nbs/00_config.ipynb #9a6a9bbf
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(Config):
     "Supervised training on rows, from random weights or from a model."
@@ -164,7 +164,7 @@ class PretrainConfig(Config):
     transitions: int = 100000       # A rows made by random play before training
     learning_rate: float = 1e-3     # of AdamW, after warm-up
     warmup_steps: int = 100         # steps of linear warm-up
-    weight_decay: float = 0.01      # of AdamW, on matrices only
+    weight_decay: float = 0.01      # of AdamW, on every parameter
     grad_clip: float = 1.0          # largest norm of the gradient
     # Watching and saving
     save_every: int = 500           # steps between saved models
