@@ -8,7 +8,7 @@ __all__ = ['OUTCOMES', 'FEN_FIELDS', 'METRICS', 'BASELINES', 'SUITES', 'Metric',
            'copy_input', 'constant_suffix', 'first_legal', 'random_legal', 'judge_policy', 'evaluate', 'as_examples',
            'compare', 'readable', 'run_evaluation']
 
-# %% ../nbs/12_evaluate.ipynb #9825ae43
+# %% ../nbs/12_evaluate.ipynb #4d0bd814
 import json
 import math
 import random
@@ -24,7 +24,7 @@ from .config import EvalConfig
 from .board import is_legal, transition
 from .tasks import EnvAnswer, PolicyAnswer, parse_completion, parse_prompt
 from .engine import win_probability
-from .loader import load_model
+from .loader import load_model, pick_device
 from .dataset import Example, load_rows
 from .reward_scorer import score
 from .generate import generate
@@ -402,7 +402,7 @@ def readable(
     order = list(dict.fromkeys(zip(part.task, part.metric)))
     return table.loc[order, [s for s in slices if s in table]].rename_axis(columns=None)
 
-# %% ../nbs/12_evaluate.ipynb #e9510eea
+# %% ../nbs/12_evaluate.ipynb #8dbc1579
 def run_evaluation(
     config: EvalConfig, # model, data, suite, prompts, temperature, seed, device, threads, output (.json, else CSV)
 ) -> pd.DataFrame:      # columns metric, value, low, high, n, task, slice
@@ -410,7 +410,7 @@ def run_evaluation(
     if config.threads: torch.set_num_threads(config.threads)
     embedded = config.data == 'positions'
     rows = load_rows(config.data, env_ratio=0.5, seed=config.seed, split='eval' if embedded else None, limit=config.prompts)
-    device = config.device if config.device != 'auto' else 'cuda' if torch.cuda.is_available() else 'cpu'
+    device = pick_device(config.device)
     model, tokenizer = load_model(config.model, device)
     summary = evaluate(model, tokenizer, rows, config.suite, config.temperature, config.seed)
     print(f'{config.model} on {len(rows)} prompts of {config.data}, {"greedy" if config.temperature == 0 else f"T {config.temperature}"}; 95 % intervals')

@@ -6,7 +6,7 @@
 __all__ = ['tokenize', 'TokenRows', 'transition_rows', 'completion_loss', 'mixed_batches', 'learning_rate_at', 'supervised_step',
            'starting_model', 'training_rows', 'pretrain', 'write_recipe']
 
-# %% ../nbs/13_pretrain.ipynb #2673aa0f
+# %% ../nbs/13_pretrain.ipynb #c746b0da
 import hashlib
 import json
 import math
@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from .config import PretrainConfig
 from .tokenizer import load_tokenizer
 from .model import GPT, PRESETS
-from .loader import load_model, save_model
+from .loader import load_model, pick_device, save_model
 from .dataset import Example, generate_transitions, load_rows
 from .evaluate import judge_rows, summarize
 
@@ -148,12 +148,12 @@ def supervised_step(
     optimizer.step()
     return loss.item()
 
-# %% ../nbs/13_pretrain.ipynb #5d0c7f04
+# %% ../nbs/13_pretrain.ipynb #6136fd47
 def starting_model(
     config: PretrainConfig, # init, or preset and tokenizer; device
 ) -> tuple:                 # (GPT, tokenizer), ready to learn
     "The model that training begins with."
-    device = ('cuda' if torch.cuda.is_available() else 'cpu') if config.device == 'auto' else config.device
+    device = pick_device(config.device)
     if config.init: model, tokenizer = load_model(config.init, device)
     else:
         if config.preset not in PRESETS: raise ValueError(f'unknown preset {config.preset!r}: expected one of {", ".join(PRESETS)}')

@@ -7,7 +7,7 @@ __all__ = ['MAY_CHANGE', 'PromptSource', 'task_counts', 'Experience', 'collect',
            'backward_pass', 'make_optimizer', 'update', 'learning_rate_at', 'train_step', 'RunLog', 'open_run',
            'reopen_run', 'Interrupt', 'evaluate_run', 'load_prompts', 'train']
 
-# %% ../nbs/16_train.ipynb #0ff3b129
+# %% ../nbs/16_train.ipynb #57fd467a
 import contextlib
 import copy
 import json
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 from .config import TrainConfig
-from .loader import load_model
+from .loader import load_model, pick_device
 from .dataset import Example, load_rows
 from .reward_scorer import Score, score
 from .generate import Rollouts, completion_logits, concat_rollouts, generate
@@ -429,7 +429,7 @@ def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame
     "Before and after on the same prompts, greedy and sampled, as paired differences; JSON."
     return pd.concat([compare(before[d], after[d]).assign(decoding=d) for d in before], ignore_index=True).to_json(orient='records', indent=1)
 
-# %% ../nbs/16_train.ipynb #ac07d1de
+# %% ../nbs/16_train.ipynb #ecb9aae8
 def load_prompts(
     config: TrainConfig, # data, env_ratio, seed, max_positions, eval_prompts
 ) -> tuple[PromptSource, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed
@@ -451,11 +451,6 @@ def _evaluation_due(step: int, config: TrainConfig) -> bool:
     "Between the first evaluation and the last."
     return bool(config.eval_every) and step % config.eval_every == 0 and 0 < step < config.max_steps
 
-
-def _pick_device(name: str) -> str:
-    "'auto' is cuda when there is one, else cpu."
-    return ('cuda' if torch.cuda.is_available() else 'cpu') if name == 'auto' else name
-
 # %% ../nbs/16_train.ipynb #c577f5ae
 def _take_up(out: Path, config: TrainConfig, model, optimizer, source: PromptSource) -> tuple[int, float]: # steps done, best reward
     "Put everything back to where the last checkpoint was; to the start, when there is none."
@@ -467,7 +462,7 @@ def _take_up(out: Path, config: TrainConfig, model, optimizer, source: PromptSou
     (out/'comparison.json').unlink(missing_ok=True)
     return state['step'], state['best_reward']
 
-# %% ../nbs/16_train.ipynb #5051c2cf
+# %% ../nbs/16_train.ipynb #016c116b
 def train(
     config: TrainConfig,          # every choice
     resume: str|Path|None = None, # a run directory to go on with, see `reopen_run`
@@ -476,7 +471,7 @@ def train(
     out = reopen_run(resume, config) if resume else None
     if out and _is_complete(out, config): return out
     if config.threads: torch.set_num_threads(config.threads)
-    model, tokenizer = load_model(config.model, _pick_device(config.device))
+    model, tokenizer = load_model(config.model, pick_device(config.device))
     source, held_out = load_prompts(config)
     reference = copy.deepcopy(model).requires_grad_(False) if config.kl_coef else None
     optimizer, done, best = make_optimizer(model, config), 0, -1.0
