@@ -77,7 +77,7 @@ def list_checkpoints(
     found = (p for p in Path(run_dir, 'checkpoints').glob('step-*') if p.name.removeprefix('step-').isdecimal())
     return sorted(found, key=checkpoint_step)
 
-# %% ../nbs/14_checkpoint.ipynb #eb54ec3b
+# %% ../nbs/14_checkpoint.ipynb #c35f9878
 def save_checkpoint(
     run_dir: str|Path,                # run directory; made if missing
     step: int,                        # steps done so far, >= 0
@@ -86,6 +86,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer, # of the model
     state: dict,                      # whatever else the trainer must remember, as JSON (tuples come back as lists)
     keep_last: int = 2,               # how many checkpoints stay, this one included, >= 1
+    modules: dict|None = None,        # name: `nn.Module` saved beside the model, such as a value head
 ) -> Path:                            # RUN/checkpoints/step-N
     "Save all that is needed to go on."
     if keep_last < 1: raise ValueError(f'keep_last must be at least 1, got {keep_last}')
@@ -95,7 +96,7 @@ def save_checkpoint(
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob('.step-*'): shutil.rmtree(leftover)     # of a process that died here
     unfinished, final = folder/f'.step-{step}.tmp', folder/f'step-{step}'
-    _write_files(unfinished, step, model, tokenizer, optimizer, state)
+    _write_files(unfinished, step, model, tokenizer, optimizer, state, modules or {})
     if final.exists(): _discard(final)
     unfinished.rename(final)
     _fsync(folder)
@@ -104,13 +105,14 @@ def save_checkpoint(
         if old not in kept: _discard(old)
     return final
 
-# %% ../nbs/14_checkpoint.ipynb #285efbb2
-def _write_files(folder, step, model, tokenizer, optimizer, state):
+# %% ../nbs/14_checkpoint.ipynb #9180cad2
+def _write_files(folder, step, model, tokenizer, optimizer, state, modules):
     "Everything into a directory that nobody looks at yet."
     folder.mkdir()
     save_model(model, tokenizer, folder)
     tensors, param_groups = flatten_optimizer(optimizer)
     save_file(tensors, folder/'optimizer.safetensors')
+    for name, module in modules.items(): save_file({k: x.detach().cpu().contiguous() for k, x in module.state_dict().items()}, folder/f'{name}.safetensors')
     files = sorted(p for p in folder.iterdir() if p.is_file())
     record = dict(step=step, torch=torch.__version__, state=state, param_groups=param_groups, sha256={p.name: _sha256(p) for p in files})
     record = json.loads(json.dumps(record))
@@ -132,11 +134,12 @@ def verify_checkpoint(
         if _sha256(path/name) != expected: raise ValueError(f'damaged checkpoint: {path/name} does not match its checksum')
     return record
 
-# %% ../nbs/14_checkpoint.ipynb #93e12656
+# %% ../nbs/14_checkpoint.ipynb #e0b17c86
 def load_checkpoint(
     path: str|Path,                             # .../checkpoints/step-N
     model,                                      # `GPT` of the same shape; its weights are overwritten
     optimizer: torch.optim.Optimizer|None = None, # built over the model's parameters in the same order; None loads weights only
+    modules: dict|None = None,                  # name: `nn.Module` to restore as well, as they were saved
 ) -> dict:                                      # the `state` that was saved
     "Put model and optimizer back to where they were."
     record = verify_checkpoint(path)
@@ -147,6 +150,7 @@ def load_checkpoint(
     model.load_state_dict(saved.state_dict())
     if optimizer is not None:
         optimizer.load_state_dict(unflatten_optimizer(load_file(Path(path, 'optimizer.safetensors')), record['param_groups']))
+    for name, module in (modules or {}).items(): module.load_state_dict(load_file(Path(path, f'{name}.safetensors')))
     return record['state']
 
 # %% ../nbs/14_checkpoint.ipynb #405ad7c7

@@ -36,9 +36,9 @@ def parse_value(
     except (KeyError, ValueError):
         raise ValueError(f'{choice.name} must be {complaint(choice.annotation, None) or complaint(plain, None)}, not {text!r}') from None
 
-# %% ../nbs/20_cli.ipynb #76676f1b
+# %% ../nbs/20_cli.ipynb #2714755a
 ALIASES = {'steps': 'max_steps', 'batch_size': 'prompts_per_step', 'batch_positions': 'prompts_per_step',
-           'k_samples': 'group_size', 'lr': 'learning_rate', 'mix_env_ratio': 'env_ratio'}  # spellings of the seed documents
+           'k_samples': 'group_size', 'lr': 'learning_rate', 'mix_env_ratio': 'env_ratio', 'baseline_type': 'baseline'}  # spellings of the seed documents
 
 def _aliases(cls):
     names = {f.name for f in fields(cls)}
@@ -59,9 +59,8 @@ def canonical(
         out.append(arg)
     return out
 
-# %% ../nbs/20_cli.ipynb #12a47d3a
+# %% ../nbs/20_cli.ipynb #f053ed8f
 SEED_FLAGS = {
-    'no_gae': 'accepted: there is no value head yet, so GAE is always off',
     'stockfish_path': 'accepted: the labels come with the rows, so training never calls Stockfish',
 }
 
@@ -103,7 +102,6 @@ def make_parser(
     if positional: group.add_argument(positional, nargs='?', default=argparse.SUPPRESS, help='the same without its flag')
     if resume: group.add_argument('--resume', metavar='RUN', default=argparse.SUPPRESS, help='go on with an interrupted run directory, under its own config.json')
     if cls is TrainConfig:
-        group.add_argument('--no_gae', dest='_no_gae', action='store_true', default=argparse.SUPPRESS, help=SEED_FLAGS['no_gae'])
         group.add_argument('--stockfish_path', dest='_stockfish_path', metavar='TEXT', default=argparse.SUPPRESS, help=SEED_FLAGS['stockfish_path'])
     group.add_argument('--config', metavar='FILE', default=argparse.SUPPRESS, help='read options from a JSON file, such as the config.json of a run')
     group.add_argument('-h', '--help', action='help', help='show this help')

@@ -175,7 +175,7 @@ class GPT(nn.Module):
         "Logits of the next token after every token."
         return self.head(self.hidden(input_ids, attention_mask, cache))
 
-# %% ../nbs/06_model.ipynb #65983243
+# %% ../nbs/06_model.ipynb #bfa45757
 class KVCache:
     "Keys and values of everything read so far, in memory taken once and written in place: for sampling, without gradients."
     def __init__(self,
@@ -203,20 +203,15 @@ class KVCache:
         self.store[0, layer, :rows, :, self.length:end], self.store[1, layer, :rows, :, self.length:end] = k, v
         return self.store[:, layer, :rows, :, :end]
 
-    def expand(self,
-        group_size: int,   # G, copies of each row; copies of one row are neighbours
-    ) -> None:
-        "Give every row `group_size` copies: prompts are read once, then each of their completions goes its own way."
-        if self.rows*group_size > self.store.shape[2]:
-            raise ValueError(f'{self.rows} rows times {group_size} do not fit into a cache of {self.store.shape[2]} rows')
-        self.keep(torch.arange(self.rows, device=self.store.device).repeat_interleave(group_size))
-
     def keep(self,
-        rows: Tensor,   # (B',) int64, old index of each row that stays
+        rows: Tensor,   # (B',) int64, old index of each row to be; one that stands here twice is copied
     ) -> None:
         "Keep these rows in this order; rows that do not move cost nothing."
-        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
-        self.store[:, :, moved, :, :self.length] = self.store[:, :, rows[moved], :, :self.length]
+        if len(rows) > self.store.shape[2]: raise ValueError(f'{len(rows)} rows do not fit into a cache of {self.store.shape[2]}')
+        moves = {new: old for new, old in enumerate(rows.tolist()) if new != old}
+        past = self.store[..., :self.length, :]
+        source = past.clone() if moves.keys() & set(moves.values()) else past    # a row that is overwritten must be read before
+        for new, old in moves.items(): past[:, :, new] = source[:, :, old]
         self.rows = len(rows)
 
 # %% ../nbs/06_model.ipynb #ac522709

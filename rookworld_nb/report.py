@@ -37,7 +37,7 @@ class LoggedMetric:
     high: float = math.inf     # above this it is marked
     better: int = 0            # 1: higher is better, -1: lower is better, 0: neither
 
-# %% ../nbs/19_report.ipynb #c9a31638
+# %% ../nbs/19_report.ipynb #c7f4e504
 _STEP = (
     LoggedMetric('step', 'step', 'steps', 'optimizer steps done, counted from 1', 'reaches max_steps'),
     LoggedMetric('reward_mean', 'step', 'reward', 'mean score of the completions sampled in the step', 'rises, noisily; prompts differ from step to step', -0.3, 1, 1),
@@ -45,11 +45,20 @@ _STEP = (
     LoggedMetric('reward_p', 'step', 'reward', 'mean score of the P (policy) completions; empty when the step had none', 'rises', -0.3, 1, 1),
     LoggedMetric('reward_a', 'step', 'reward', 'mean score of the A (environment) completions; empty when the step had none', 'rises', -0.3, 1, 1),
     LoggedMetric('best_reward', 'step', 'reward', 'highest reward_mean of any step so far', 'keeps rising', -0.3, 1, 1),
-    LoggedMetric('loss', 'step', '', 'clipped policy objective plus kl_coef times the KL', 'near 0; its size says nothing about progress'),
-    LoggedMetric('kl_nats_per_token', 'step', 'nats per token', 'distance to the starting model; empty when kl_coef is 0, because no reference is kept then', 'grows slowly; above 0.5 the policy has left its start far behind', -0.01, 0.5),
-    LoggedMetric('entropy_nats', 'step', 'nats per token', 'mean entropy of the next-token distribution where completions were sampled', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
-    LoggedMetric('clip_share_low', 'step', 'share of tokens', 'tokens whose ratio fell below 1 − clip_low and was clipped', '0 with one inner step; below 0.2 otherwise', 0, 0.2),
-    LoggedMetric('clip_share_high', 'step', 'share of tokens', 'tokens whose ratio rose above 1 + clip_high and was clipped', '0 with one inner step; below 0.2 otherwise', 0, 0.2),
+    LoggedMetric('loss', 'step', '', 'policy objective, KL, entropy bonus and value loss, each with its weight', 'near 0; its size says nothing about progress'),
+    LoggedMetric('reward_penalty', 'step', 'reward', 'mean taken off the rewards because completions came near max_new_tokens; empty when overlong_buffer is 0', 'falls to 0', 0, 0.2),
+    LoggedMetric('running_reward_mean', 'step', 'reward', 'running mean (EMA) that normalize_rewards takes off; empty when it is off', 'follows reward_mean, smoothly'),
+    LoggedMetric('running_reward_std', 'step', 'reward', 'running standard deviation (EMA) that normalize_rewards divides by; empty when it is off', 'steady; at 0 the rewards have collapsed', 1e-6),
+    LoggedMetric('baseline_reward', 'step', 'reward', 'running mean of the steps before, which baseline ema compares with; empty otherwise', 'follows reward_mean, smoothly'),
+    LoggedMetric('explained_variance', 'step', '', '1 − var(return − value)/var(return) before the update; empty without a value head', 'rises from 0 towards 1; below 0 the value head does harm', -1, 1, 1),
+    LoggedMetric('value_loss', 'step', 'squared reward', 'half the clipped squared error of the value head, per token; empty without a value head', 'falls'),
+    LoggedMetric('kl_nats_per_token', 'step', 'nats per token', 'KL(policy ‖ reference): exact with kl_estimator full (auto), otherwise k3 on the sampled tokens; measured in the last pass of the step; empty when kl_coef is 0, because no reference is kept then', 'grows slowly; above 0.5 the policy has left its start far behind', -0.01, 0.5),
+    LoggedMetric('kl_nats_per_sequence', 'step', 'nats per sequence', 'the same, added up over a completion; what kl_controller steers by', 'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
+    LoggedMetric('kl_coef', 'step', '', 'weight of the KL in this step, after warm-up and controller; empty when it is 0', 'stays between its clamps'),
+    LoggedMetric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that sampled, at the tokens of completions; over the whole vocabulary or, with entropy_over task, the tokens that answers use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
+    LoggedMetric('distinct_share', 'step', 'share of completions', 'distinct completions of a prompt among all that were learned from', 'above 0.2: where all say the same, there is nothing to compare', 0.05, 1),
+    LoggedMetric('clip_share_low', 'step', 'share of tokens', 'tokens whose ratio fell below 1 − clip_low and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0, 0.2),
+    LoggedMetric('clip_share_high', 'step', 'share of tokens', 'tokens whose ratio rose above 1 + clip_high and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0, 0.2),
     LoggedMetric('ratio_max', 'step', '', 'largest ratio of new to old probability of a sampled token', '1 with one inner step; below 10 otherwise', 0, 10),
     LoggedMetric('zero_signal_share', 'step', 'share of groups', 'groups whose completions all scored the same, among all groups sampled', 'below 0.5; higher wastes rollouts: prompts too easy, too hard, or too little entropy', 0, 0.5),
     LoggedMetric('truncated_share', 'step', 'share of completions', 'completions that reached max_new_tokens without an end token', 'below 0.05', 0, 0.05),
@@ -60,6 +69,7 @@ _STEP = (
     LoggedMetric('prompts_p', 'step', 'prompts', 'P prompts sampled in the step, refills included', 'follows env_ratio'),
     LoggedMetric('prompts_a', 'step', 'prompts', 'A prompts sampled in the step, refills included', 'follows env_ratio'),
     LoggedMetric('refills', 'step', 'rounds', 'rounds in which groups without signal were replaced', 'below max_refills'),
+    LoggedMetric('skipped_prompts', 'step', 'prompts', 'prompts passed over by difficulty_filter', '0 in the first pass over the data'),
     LoggedMetric('time_rollout_s', 'step', 'seconds', 'sampling completions', 'most of the step'),
     LoggedMetric('time_score_s', 'step', 'seconds', 'scoring completions', 'little'),
     LoggedMetric('time_update_s', 'step', 'seconds', 'forward, backward, optimizer', 'about as much as sampling, or less'),

@@ -1,0 +1,75 @@
+"A test that cannot fail proves nothing: put each fault in, and see the notebook that should catch it turn red."
+import contextlib
+import importlib
+import json
+import os
+from pathlib import Path
+import matplotlib
+import pytest
+
+NBS = Path(__file__).parent.parent/'nbs'
+MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
+    ('11_grpo', "std = (rewards - rewards[:, :1]).std(1, keepdim=True)", "std = rewards.std().expand(len(rewards), 1)", 'std of the batch reported as std of the group'),
+    ('11_grpo', "return (rewards - self.mean) / (self.std + eps)", "return rewards.sub_(self.mean).div_(self.std + eps)", 'rewards overwritten by their normalised values'),
+    ('11_grpo', "log_ratio.clamp(max=80).exp()", "log_ratio.exp()", 'exp of a log-ratio overflows'),
+    ('11_grpo', "torch.minimum(ratio*A, ratio.clamp(low, high)*A)", "ratio.clamp(low, high)*A", 'clipping on the wrong side as well'),
+    ('11_grpo', "default_low, default_high = CLIPS", "default_high, default_low = CLIPS", 'clips swapped'),
+    ('11_grpo', "    return rows * max_length", "    return rows * mask.shape[1]", 'dr_grpo divided by the length that was padded to'),
+    ('11_grpo', "rows = float(mask.any(1).sum())", "rows = float(len(mask))", 'rows without a token stay in the denominator'),
+    ('11_grpo', "mask.sum(1, keepdim=True).clamp(min=1)\n    return values", "mask.shape[1]\n    return values", 'a mean over padding'),
+    ('11_grpo', "x.masked_fill(~mask, 0).sum(dims)", "(x*mask).sum(dims)", 'nan times zero is nan'),
+    ('11_grpo', "z if ids is None else z[..., ids]", "z", 'task vocabulary ignored'),
+    ('11a_kl', "if direction == 'kl_pi_ref': return _divergence(logp, ref_logp)", "if direction == 'kl_pi_ref': return _divergence(ref_logp, logp)", 'KL in the other direction'),
+    ('11a_kl', "(logp - logq).masked_fill(logp == -torch.inf, 0)).sum(-1)", "(logp - logq).masked_fill(logp == -torch.inf, 0)).mean(-1)", 'full KL divided by the vocabulary'),
+    ('11a_kl', "(logp.exp() * (logp - logq)", "(logp.exp().detach() * (logp - logq)", 'gradient does not go through the weights of the full KL'),
+    ('11a_kl', "return logprobs - others if mask is None else (logprobs - others).masked_fill(~mask, 0)", "return logprobs - others if mask is None else (logprobs - others)*mask", 'mask after the difference: inf times zero'),
+    ('11a_kl', "_difference(logprobs, old_logprobs.detach(), mask).exp() *", "_difference(logprobs, old_logprobs.detach(), mask).exp().detach() *", 'no gradient through the ratio'),
+    ('11a_kl', "min(max(self.coef*factor, self.low), self.high)", "self.coef*factor", 'controller without clamps'),
+    ('11a_kl', "or step <= self.warmup_steps or not", "or not", 'controller moves during warm-up'),
+    ('11b_value', "delta = rewards + gamma*F", "delta = rewards + F", 'no discount'),
+    ('11b_value', "gamma*F.pad(values[:, 1:], (0, 1))", "gamma*F.pad(values[:, 1:], (0, 1), value=0.5)", 'a value past the end'),
+    ('11b_value', "torch.maximum(", "torch.minimum(", 'value clipping the wrong way round'),
+    ('11b_value', "returns.detach()))", "returns))", 'gradient into the returns'),
+    ('14a_step', "part.completion_mask & ~(part.truncated[:, None] & config.mask_truncated)", "part.completion_mask & ~part.truncated[:, None]", 'a switch that does nothing'),
+    ('14a_step', "targets.kl_coef * add_up(", "targets.kl_coef * masked_mean(mask=mask, x=", 'KL averaged another way than the loss: micro-batches no longer add up'),
+    ('14a_step', "        learner.baseline_moments.update(rewards)\n        facts['baseline_reward'] = known\n", "        learner.baseline_moments.update(rewards)\n        known = facts['baseline_reward'] = learner.baseline_moments.mean\n", 'a completion compared with a mean that it is part of'),
+    ('14a_step', "and luck[i] >= SECOND_CHANCE", "", 'hard prompts never asked again'),
+    ('14a_step', "value_loss(said, targets.values, targets.returns, mask, config.value_clip, tokens)", "value_loss(said, targets.values, targets.returns, mask, config.value_clip)", 'value loss averaged by micro-batch'),
+]
+
+
+def cells(notebook): return [''.join(c['source']) for c in json.loads((NBS/f'{notebook}.ipynb').read_text())['cells'] if c['cell_type'] == 'code']
+
+
+def is_red(notebook, before='', after=''):
+    "Run the notebook's cells with a fault in one exported cell, in a child process: does a cell fail?"
+    sources = [s for s in cells(notebook) if not s.startswith('#| default_exp') and 'eval: false' not in s]
+    if before:
+        hits = [s for s in sources if '#| export' in s and before in s]
+        assert len(hits) == 1, f'{before!r} stands in {len(hits)} exported cells of {notebook}'
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+                os.chdir(NBS)
+                names = {'__name__': '__main__'}
+                for s in sources: exec(compile(s.replace(before, after) if before and '#| export' in s else s, notebook, 'exec'), names)
+            code = 0
+        finally: os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
+
+
+@pytest.fixture(scope='module', autouse=True)
+def quiet():
+    matplotlib.use('Agg')
+    import torch
+    torch.set_num_threads(1)
+    for name in ('grpo', 'dataset', 'loader', 'reward_scorer', 'generate'): importlib.import_module(f'rookworld_nb.{name}')   # once, for all children
+
+
+@pytest.mark.parametrize('notebook', sorted({m[0] for m in MUTATIONS}))
+def test_green_without_fault(notebook): assert not is_red(notebook), f'{notebook} fails by itself, so its redness proves nothing'
+
+
+@pytest.mark.parametrize('notebook,before,after,mistake', MUTATIONS, ids=[m[3] for m in MUTATIONS])
+def test_fault_is_seen(notebook, before, after, mistake): assert is_red(notebook, before, after), f'{notebook} passes although: {mistake}'

@@ -1,0 +1,88 @@
+"Every value of every option trains: finite numbers, the identities hold before the first update, and what should act does."
+import importlib.resources
+import json
+import math
+from functools import cache
+from pathlib import Path
+import pandas as pd
+import pytest
+import torch
+from rookworld_nb.cli import read_config
+from rookworld_nb.config import TrainConfig, describe, kind_of
+from rookworld_nb.train import train
+
+COMMON = dict(max_steps=3, prompts_per_step=2, group_size=4, env_ratio=0.5, learning_rate=1e-3, warmup_steps=1, eval_prompts=2, log_completions=1, threads=1)
+NEEDS = {  # what must be switched on for an option to be seen
+    'kl': dict(kl_coef=0.1), 'steered': dict(kl_coef=0.1, kl_controller='ziegler', kl_target=0.01, kl_horizon=20), 'value': dict(baseline='value'),
+    'far': dict(inner_steps=4, learning_rate=5e-3), 'normal': dict(normalize_rewards=True, reward_warmup_steps=0), 'again': dict(max_positions=8, difficulty_filter=True, max_steps=8)}
+NUMBERS = [  # (option, value, what it needs)
+    ('temperature', 0.7, ''), ('top_k', 5, ''), ('top_p', 0.9, ''), ('env_temperature', 0.7, ''), ('env_top_k', 3, ''), ('env_top_p', 0.8, ''), ('seed', 1, ''),
+    ('group_size', 2, ''), ('prompts_per_step', 3, ''), ('env_ratio', 0.2, ''), ('max_new_tokens', 60, ''), ('learning_rate', 1e-4, ''), ('warmup_steps', 3, ''), ('min_lr_ratio', 1.0, ''),
+    ('weight_decay', 0.1, ''), ('grad_clip', 1e-3, ''), ('inner_steps', 2, ''), ('minibatches', 2, ''), ('entropy_coef', 0.01, ''), ('max_positions', 20, ''),
+    ('overlong_buffer', 100, ''), ('overlong_penalty', 0.1, 'late'), ('clip_low', 0.01, 'far'), ('clip_high', 0.01, 'far'), ('ema_momentum', 0.1, 'normal'), ('reward_warmup_steps', 3, 'normal'),
+    ('min_std', 0.5, 'grouped'), ('gamma', 0.9, 'value'), ('gae_lambda', 0.5, 'value'), ('value_coef', 1.0, 'value'), ('value_clip', 1e-3, 'moving'), ('success_reward', 0.0, 'again'),
+    ('kl_coef', 0.1, ''), ('kl_target', 0.5, 'steered'), ('kl_horizon', 50, 'steered'), ('kl_coef_max', 0.1001, 'rising'), ('kl_coef_min', 0.1, 'falling'), ('kl_warmup_steps', 2, 'kl'),
+    ('kl_warmup_factor', 0.5, 'warming'), ('reference_refresh_steps', 1, 'kl'), ('reference_mix', 0.1, 'refreshed')]
+NEEDS |= {'early': dict(reward_warmup_steps=0), 'rising': dict(kl_coef=0.1, kl_controller='threshold', kl_target=1e-4, inner_steps=2), 'late': dict(overlong_buffer=100), 'grouped': dict(advantage_scale='group'), 'moving': dict(baseline='value', inner_steps=3, learning_rate=5e-3, value_coef=1.0),
+          'falling': dict(kl_coef=0.1, kl_controller='threshold', kl_target=50.0), 'warming': dict(kl_coef=0.1, kl_warmup_steps=2), 'refreshed': dict(kl_coef=0.1, reference_refresh_steps=1),
+          'entropy': dict(entropy_coef=0.01)}
+WORDS = {'kl_estimator': 'kl', 'kl_type': 'kl', 'kl_in': 'kl', 'kl_controller': 'steered', 'gae': 'value', 'value_detach': 'value', 'entropy_over': 'entropy', 'normalize_rewards': 'early', 'difficulty_filter': 'again'}
+SILENT = {'mask_truncated', 'dynamic_sampling'}  # nothing is truncated in three small steps, and refills are by chance: tested in 14a_step
+SAME = {('advantage_scale', 'group'), ('kl_estimator', 'full')}  # what auto means by default
+
+def worded():
+    "Every value of every option that is a choice of words, or a switch."
+    for c in describe(TrainConfig):
+        plain, choices, _ = kind_of(c.annotation)
+        for value in choices or ((True, False) if plain is bool else ()): yield c.name, value, WORDS.get(c.name, '')
+
+
+CASES = [*worded(), *NUMBERS]
+
+
+@pytest.fixture(scope='module')
+def rows(tmp_path_factory):
+    file = tmp_path_factory.mktemp('data')/'positions.parquet'
+    with (importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet').open('rb') as f: pd.read_parquet(f).head(300).to_parquet(file)
+    return file
+
+
+@cache
+def ran(choices, data):
+    "Train under some choices, given on the command line; check every row of metrics; the weights."
+    values = COMMON | dict(choices) | dict(data=data, output_dir=str(data) + f'-{abs(hash(choices))}')
+    flags = [f'--{k}={v}' if not isinstance(v, bool) else f'--{"" if v else "no_"}{k}' for k, v in values.items()]
+    config, _ = read_config(TrainConfig, flags, 'rookworld_train', environ={})
+    out = train(config)
+    metrics = [json.loads(line) for line in (out/'metrics.jsonl').read_text().splitlines()]
+    assert len(metrics) == values['max_steps']
+    for row in metrics:
+        assert all(math.isfinite(v) for v in row.values() if v is not None), row
+        assert row['sampling_gap_nats'] < 1e-3
+        assert values.get('kl_coef', 0) == 0 or row['kl_nats_per_token'] is not None
+        if values.get('inner_steps', 1) * values.get('minibatches', 1) == 1:
+            assert abs(row['ratio_max'] - 1) < 1e-3 and row['clip_share_low'] == row['clip_share_high'] == 0
+            if row['step'] == 1 and values.get('kl_coef'): assert row['kl_nats_per_token'] == 0
+    last = sorted(out.glob('checkpoints/step-*'))[-1]
+    return (last/'model.safetensors').read_bytes()
+
+
+@pytest.mark.parametrize('option,value,needs', CASES, ids=[f'{o}={v}' for o, v, _ in CASES])
+def test_option(option, value, needs, rows, capsys):
+    base = dict(NEEDS.get(needs, {}))
+    without = ran(tuple(sorted(base.items())), rows)
+    if value == getattr(TrainConfig(**(COMMON | base)), option): return
+    weights = ran(tuple(sorted((base | {option: value}).items())), rows)
+    assert option in SILENT or (option, value) in SAME or weights != without, f'{option} = {value} changed nothing'
+
+
+def test_enough_combinations(): assert len(CASES) >= 40
+
+
+@pytest.mark.parametrize('line', [
+    '--steps 100 --batch_size 8 --k_samples 8 --lr 1e-5', '--kl_type symmetric', '--kl_type forward --kl_coef 0.02', '--kl_type reverse --kl_coef 0.02', '--baseline_type adaptive', '--no_gae'])
+def test_seed_command(line, rows, tmp_path, capsys):
+    "The commands of the seed documents, cut to two small steps."
+    flags = [*line.split(), '--max_steps', '2', '--prompts_per_step', '2', '--group_size', '4', '--eval_prompts', '2', '--threads', '1', '--data', str(rows), '--output_dir', str(tmp_path/'run')]
+    config, _ = read_config(TrainConfig, flags, 'rookworld_train', environ={})
+    assert (train(config)/'comparison.json').exists()
