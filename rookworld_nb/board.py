@@ -72,7 +72,7 @@ def is_legal(
     board, move = _board(fen), _move(uci)
     return move is not None and move in board.legal_moves
 
-# %% ../nbs/01_board.ipynb #5e1ed4df
+# %% ../nbs/01_board.ipynb #a2611dcf
 _FIVEFOLD_PLIES = 16 # half-moves from the first to the fifth time of a position, at least
 
 
@@ -109,6 +109,9 @@ def _with_history(board, moves):
         if game and game.fen() == board.fen(): return game
     root, undone = board, 0
     while undone < min(len(moves), board.halfmove_clock) and (before := _undo(root, moves[-1-undone])): root, undone = before, undone + 1
+    first = _move(moves[-1-undone]) if 0 < undone < len(moves) else None
+    if first and root.piece_type_at(first.to_square) == chess.PAWN and abs(first.to_square - first.from_square) == 16:
+        root.ep_square = (first.to_square + first.from_square) // 2    # after a double push a pawn could be taken: not the position it will be later
     return _replay(root, moves[len(moves)-undone:]) or board
 
 # %% ../nbs/01_board.ipynb #7d9cf5c1

@@ -21,7 +21,7 @@ NUMBERS = [  # (option, value, what it needs)
     ('weight_decay', 0.1, ''), ('grad_clip', 1e-3, ''), ('inner_steps', 2, ''), ('minibatches', 2, ''), ('entropy_coef', 0.01, ''), ('max_positions', 20, ''),
     ('overlong_buffer', 100, ''), ('overlong_penalty', 0.1, 'late'), ('clip_low', 0.01, 'far'), ('clip_high', 0.01, 'far'), ('ema_momentum', 0.1, 'normal'), ('reward_warmup_steps', 3, 'normal'),
     ('min_std', 0.5, 'grouped'), ('gamma', 0.9, 'value'), ('gae_lambda', 0.5, 'value'), ('value_coef', 1.0, 'value'), ('value_clip', 1e-3, 'moving'), ('success_reward', 0.0, 'again'),
-    ('kl_coef', 0.1, ''), ('kl_target', 0.5, 'steered'), ('kl_horizon', 50, 'steered'), ('kl_coef_max', 0.1001, 'rising'), ('kl_coef_min', 0.1, 'falling'), ('kl_warmup_steps', 2, 'kl'),
+    ('kl_coef', 0.1, ''), ('kl_target', 50.0, 'steered'), ('kl_horizon', 50, 'steered'), ('kl_coef_max', 0.1001, 'rising'), ('kl_coef_min', 0.1, 'falling'), ('kl_warmup_steps', 2, 'kl'),
     ('kl_warmup_factor', 0.5, 'warming'), ('reference_refresh_steps', 1, 'kl'), ('reference_mix', 0.1, 'refreshed')]
 NEEDS |= {'early': dict(reward_warmup_steps=0), 'rising': dict(kl_coef=0.1, kl_controller='threshold', kl_target=1e-4, inner_steps=2), 'late': dict(overlong_buffer=100), 'grouped': dict(advantage_scale='group'), 'moving': dict(baseline='value', inner_steps=3, learning_rate=5e-3, value_coef=1.0),
           'falling': dict(kl_coef=0.1, kl_controller='threshold', kl_target=50.0), 'warming': dict(kl_coef=0.1, kl_warmup_steps=2), 'refreshed': dict(kl_coef=0.1, reference_refresh_steps=1),
