@@ -6,7 +6,9 @@
 __all__ = ['START_FEN', 'CONVENTIONS', 'Transition', 'BoardPicture', 'board_svg', 'is_legal', 'transition', 'board_squares',
            'FenReport', 'compare_fens']
 
-# %% ../nbs/01_board.ipynb #23fce690
+# %% ../nbs/01_board.ipynb #2e21e560
+import base64
+import re
 from dataclasses import dataclass, field
 import chess
 import chess.svg
@@ -42,26 +44,31 @@ class Transition:
     terminated: bool  # the game is over, without anybody claiming a draw
     truncated: bool   # the move was illegal
 
-# %% ../nbs/01_board.ipynb #e159af93
+# %% ../nbs/01_board.ipynb #9a09b9b0
 @dataclass(frozen=True)
 class BoardPicture:
-    "A board that a notebook shows; `str()` is its SVG."
-    fen: str                         # the position
+    "A board that a notebook shows; `str()` is an <img> for HTML, with the picture inside: notebooks that are not trusted yet drop bare SVG."
+    fen: str                     # the position
     svg: str = field(repr=False) # its picture
 
-    def _repr_svg_(self): return self.svg
-    def __str__(self): return self.svg
+    def __str__(self): return f'<img alt="{self.fen}" src="data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}">'
+    def _repr_html_(self): return str(self)
 
 
 def board_svg(
     fen: str,                    # a six-field FEN
     last_move: str|None = None,  # UCI, highlighted
     size: int = 240,             # pixels
+    arrows: dict|None = None,    # move in UCI -> colour
+    fill: dict|None = None,      # square, such as 'e4' -> colour
+    black_below: bool = False,   # turn the board
 ) -> BoardPicture:               # displays itself in a notebook
-    "A picture of a position, White below; a king in check is red."
+    "A picture of a position; a king in check is red."
     board = _board(fen)
-    check = board.king(board.turn) if board.is_check() else None
-    return BoardPicture(fen, str(chess.svg.board(board, lastmove=_move(last_move) if last_move else None, check=check, size=size)))
+    drawn = [chess.svg.Arrow(chess.parse_square(uci[:2]), chess.parse_square(uci[2:4]), color=colour) for uci, colour in (arrows or {}).items()]
+    svg = chess.svg.board(board, size=size, lastmove=_move(last_move) if last_move else None, check=board.king(board.turn) if board.is_check() else None, arrows=drawn,
+                          fill={chess.parse_square(square): colour for square, colour in (fill or {}).items()}, orientation=not black_below)
+    return BoardPicture(fen, str(svg))
 
 # %% ../nbs/01_board.ipynb #5fe7f6cb
 def is_legal(
@@ -145,17 +152,19 @@ def transition(
     reward = 0.001 if outcome is None else 0.5 if outcome.winner is None else 1.0
     return Transition(board.fen(), reward, outcome is not None, False)
 
-# %% ../nbs/01_board.ipynb #f9b7bac5
+# %% ../nbs/01_board.ipynb #b38edef5
+_EMPTY = str.maketrans({str(n): '.' * n for n in range(1, 9)})
+_RANK = '(?:[1-8]?[PNBRQKpnbrqk])*[1-8]?'   # two digits never follow each other
+_PLACEMENT = re.compile(f'{_RANK}(?:/{_RANK}){{7}}')
+
+# %% ../nbs/01_board.ipynb #a50765cf
 def board_squares(
     placement: str, # first field of a FEN
 ) -> str:           # 64 characters, a8 first, '.' for empty
     "The squares of a board as the FEN lists them; ValueError when they are not 8 ranks of 8."
-    try:
-        chess.BaseBoard(placement)
-        squares = ''.join('.' * int(c) if c.isdigit() else c for c in placement if c != '/')
-        if len(squares) == 64: return squares
-    except ValueError: pass
-    raise ValueError(f'not a board: {placement!r:.100}')
+    ranks = placement.translate(_EMPTY).split('/')
+    if not _PLACEMENT.fullmatch(placement) or any(len(rank) != 8 for rank in ranks): raise ValueError(f'not a board: {placement!r:.100}')
+    return ''.join(ranks)
 
 # %% ../nbs/01_board.ipynb #69a06e30
 @dataclass(frozen=True)

@@ -402,14 +402,14 @@ def readable(
     order = list(dict.fromkeys(zip(part.task, part.metric)))
     return table.loc[order, [s for s in slices if s in table]].rename_axis(columns=None)
 
-# %% ../nbs/12_evaluate.ipynb #8dbc1579
+# %% ../nbs/12_evaluate.ipynb #3f3af6fe
 def run_evaluation(
-    config: EvalConfig, # model, data, suite, prompts, temperature, seed, device, threads, output (.json, else CSV)
+    config: EvalConfig, # model, data, fix_best, max_bad_rows, suite, prompts, temperature, seed, device, threads, output (.json, else CSV)
 ) -> pd.DataFrame:      # columns metric, value, low, high, n, task, slice
     "Load, evaluate, print, and write the table when an output file is named. The embedded positions are read from their held-out split."
     if config.threads: torch.set_num_threads(config.threads)
     embedded = config.data == 'positions'
-    rows = load_rows(config.data, env_ratio=0.5, seed=config.seed, split='eval' if embedded else None, limit=config.prompts)
+    rows = load_rows(config.data, env_ratio=0.5, seed=config.seed, split='eval' if embedded else None, limit=config.prompts, fix_best=config.fix_best, max_bad_rows=config.max_bad_rows)
     device = pick_device(config.device)
     model, tokenizer = load_model(config.model, device)
     summary = evaluate(model, tokenizer, rows, config.suite, config.temperature, config.seed)

@@ -6,7 +6,7 @@
 __all__ = ['tokenize', 'TokenRows', 'transition_rows', 'completion_loss', 'mixed_batches', 'learning_rate_at', 'supervised_step',
            'starting_model', 'training_rows', 'pretrain', 'write_recipe']
 
-# %% ../nbs/13_pretrain.ipynb #c746b0da
+# %% ../nbs/13_pretrain.ipynb #e388ed39
 import hashlib
 import json
 import math
@@ -25,7 +25,8 @@ from .config import PretrainConfig
 from .tokenizer import load_tokenizer
 from .model import GPT, PRESETS
 from .loader import load_model, pick_device, save_model
-from .dataset import Example, generate_transitions, load_rows
+from .dataset import Example, load_rows
+from .synthetic import generate_transitions
 from .evaluate import judge_rows, summarize
 
 # %% ../nbs/13_pretrain.ipynb #ff7c6e09
@@ -161,15 +162,15 @@ def starting_model(
         model = GPT(replace(PRESETS[config.preset], vocab_size=tokenizer.vocab_size)).to(device)
     return model.train(), tokenizer
 
-# %% ../nbs/13_pretrain.ipynb #8eff4dc3
+# %% ../nbs/13_pretrain.ipynb #1e9394ce
 def training_rows(
-    config: PretrainConfig, # data, env_ratio, transitions, seed
+    config: PretrainConfig, # data, fix_best, max_bad_rows, env_ratio, transitions, seed
     tokenizer,              # see `load_tokenizer`
     n_positions: int,       # longest row the model can read, in tokens
 ) -> dict[str, TokenRows]:  # 'P': rows of the file; 'A': made on the fly; only what env_ratio asks for
     "Everything to learn from; no position of the eval split."
     tasks = {}
-    if config.env_ratio < 1: tasks['P'] = TokenRows(tokenize(e, tokenizer) for e in load_rows(config.data, 0.0, config.seed, 'train'))
+    if config.env_ratio < 1: tasks['P'] = TokenRows(tokenize(e, tokenizer) for e in load_rows(config.data, 0.0, config.seed, 'train', fix_best=config.fix_best, max_bad_rows=config.max_bad_rows))
     if config.env_ratio > 0: tasks['A'] = transition_rows(config.transitions, config.seed, tokenizer.name)
     for kind, rows in tasks.items():
         if len(rows) == 0: raise ValueError(f'{config.data} has no training rows')
@@ -201,7 +202,7 @@ def pretrain(
     write_recipe(config, model, tokenizer, tasks, round(time.time()-started))
     return out
 
-# %% ../nbs/13_pretrain.ipynb #540ee17a
+# %% ../nbs/13_pretrain.ipynb #c8a6ad88
 def write_recipe(
     config: PretrainConfig,       # of the run
     model: GPT,                   # as trained
@@ -210,7 +211,7 @@ def write_recipe(
     seconds: int,                 # how long training took
 ) -> Path:                        # `pretrain.json` in the run's directory
     "Measure a trained model on held-out rows, and write down how it was made."
-    held_out = load_rows(config.data, 0.5, config.seed, 'eval', config.eval_prompts)
+    held_out = load_rows(config.data, 0.5, config.seed, 'eval', config.eval_prompts, fix_best=config.fix_best, max_bad_rows=config.max_bad_rows)[:]
     measured = summarize(judge_rows(model.eval(), tokenizer, held_out)) if held_out else pd.DataFrame()
     count = {kind: len(rows) for kind, rows in tasks.items()}
     recipe = dict(config=asdict(config), parameters=sum(p.numel() for p in model.parameters()), policy_rows=count.get('P', 0), env_rows=count.get('A', 0),

@@ -7,7 +7,7 @@ __all__ = ['METRICS', 'INK', 'GRID', 'BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'GREY'
            'Run', 'load_run', 'plot_rewards', 'plot_evals', 'plot_panels', 'plot_time', 'verdict', 'comparison_table',
            'conclusion', 'boards', 'pick_completions', 'completion_card', 'report_html', 'write_report']
 
-# %% ../nbs/19_report.ipynb #5a232c1d
+# %% ../nbs/19_report.ipynb #1110dcf9
 import html
 import io
 import json
@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from .reward_scorer import WEIGHTS
 
 # %% ../nbs/19_report.ipynb #e561e659
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class LoggedMetric:
     high: float = math.inf     # above this it is marked
     better: int = 0            # 1: higher is better, -1: lower is better, 0: neither
 
-# %% ../nbs/19_report.ipynb #c7f4e504
+# %% ../nbs/19_report.ipynb #9435e33a
 _STEP = (
     LoggedMetric('step', 'step', 'steps', 'optimizer steps done, counted from 1', 'reaches max_steps'),
     LoggedMetric('reward_mean', 'step', 'reward', 'mean score of the completions sampled in the step', 'rises, noisily; prompts differ from step to step', -0.3, 1, 1),
@@ -73,7 +74,10 @@ _STEP = (
     LoggedMetric('time_rollout_s', 'step', 'seconds', 'sampling completions', 'most of the step'),
     LoggedMetric('time_score_s', 'step', 'seconds', 'scoring completions', 'little'),
     LoggedMetric('time_update_s', 'step', 'seconds', 'forward, backward, optimizer', 'about as much as sampling, or less'),
-    LoggedMetric('time_s', 'step', 'seconds', 'the whole step', 'steady'))
+    LoggedMetric('time_s', 'step', 'seconds', 'the whole step', 'steady'),
+    LoggedMetric('engine_restarts', 'step', 'engines', 'reward_source engine: Stockfish processes that died or hung and were started again, in the run so far', '0', 0, 0),
+    LoggedMetric('engine_lost', 'step', '', 'reward_source engine: 1 when Stockfish failed twice, and P is scored with the labels of the rows since', '0', 0, 0),
+    *(LoggedMetric(f"part_{task.lower()}_{part.replace(' ', '_')}", 'step', 'reward', f'{task}: mean earned by the part {part!r} of the reward, over all completions of the task', 'rises', 0, 0.6, 1) for task in 'PA' for part in WEIGHTS[task]))
 
 # %% ../nbs/19_report.ipynb #9987c5b5
 def _share(name, definition): return LoggedMetric(name, 'eval', 'share of prompts', definition, 'rises', 0, 1, 1)

@@ -7,10 +7,11 @@ __all__ = ['STYLES', 'EOT', 'FEN_WIDTH', 'MOVES_WIDTH', 'EVALS_WIDTH', 'MAX_MOVE
            'PolicyTask', 'EnvTask', 'PolicyAnswer', 'EnvAnswer', 'parse_prompt', 'split_row', 'parse_completion',
            'Worked']
 
-# %% ../nbs/02_tasks.ipynb #6bcfab2b
+# %% ../nbs/02_tasks.ipynb #f5dee028
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from .board import board_squares, transition
 
 # %% ../nbs/02_tasks.ipynb #4e51316e
@@ -102,22 +103,26 @@ class EnvAnswer:
         _widths(style)
         return f'{self.fen}+{float(self.reward)}+{int(self.terminated)}+{int(self.truncated)}'
 
-# %% ../nbs/02_tasks.ipynb #60df9c05
+# %% ../nbs/02_tasks.ipynb #04e50f15
 _UCI = re.compile('[a-h][1-8][a-h][1-8][qrbn]?')
 _EVAL = re.compile('-?[0-9]+[.][0-9]+')
 _CLOCK = '0|[1-9][0-9]{0,8}'
-_FEN_FIELDS = {'side to move': '[wb]', 'castling': '-|(?=.)K?Q?k?q?', 'en passant': '-|[a-h][36]', 'half-move clock': _CLOCK, 'move number': _CLOCK}
+_FEN_FIELDS = {'side to move': '[wb]', 'castling': '-|(?=[KQkq])K?Q?k?q?', 'en passant': '-|[a-h][36]', 'half-move clock': _CLOCK, 'move number': _CLOCK}
+_FEN_REST = re.compile(' '.join(f'(?:{shape})' for shape in _FEN_FIELDS.values()))
 
 
 def _check_fen(fen):
     "Six fields of the right shape; ValueError names the first that is not."
-    placement, *fields = fen.split(' ')
+    placement, _, rest = fen.partition(' ')
+    fields = rest.split(' ') if rest else []
     if len(fields) != 5: raise ValueError(f'a FEN has 6 fields with one space between, not {1 + len(fields)}: {fen!r:.100}')
     board_squares(placement)
+    if _FEN_REST.fullmatch(rest): return
     for (name, shape), word in zip(_FEN_FIELDS.items(), fields):
         if not re.fullmatch(shape, word): raise ValueError(f'FEN: {word!r:.20} is no {name}')
 
-# %% ../nbs/02_tasks.ipynb #21877656
+# %% ../nbs/02_tasks.ipynb #b0c2470a
+@lru_cache(4096)
 def parse_prompt(
     text: str,              # 'P: <fen>' with or without trailing spaces, or 'A: <fen>+<move>+<history>+' with or without 'A: '
 ) -> PolicyTask|EnvTask:    # ValueError with the text when it is neither

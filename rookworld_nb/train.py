@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MAY_CHANGE', 'RunLog', 'open_run', 'reopen_run', 'Interrupt', 'evaluate_run', 'load_prompts', 'train']
 
-# %% ../nbs/16_train.ipynb #166aea5f
+# %% ../nbs/16_train.ipynb #1f8e854b
 import contextlib
 import json
 import os
@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
+import numpy as np
 import pandas as pd
 import torch
 from tqdm.auto import tqdm
@@ -23,7 +24,9 @@ from .loader import load_model, pick_device
 from .dataset import Example, load_rows
 from .evaluate import compare, judge_rows, summarize
 from .checkpoint import checkpoint_step, latest_checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
-from .step import Learner, PromptSource, task_token_ids, train_step
+from .scoring import make_scorer
+from .experience import PromptSource
+from .step import Learner, task_token_ids, train_step
 
 # %% ../nbs/16_train.ipynb #93cb3064
 class RunLog:
@@ -90,8 +93,8 @@ def open_run(
     except OSError as e: raise ValueError(f'cannot write to output directory {out}: {e.strerror}') from e
     return out
 
-# %% ../nbs/16_train.ipynb #e8531dbc
-MAY_CHANGE = ('output_dir', 'device', 'threads', 'max_steps', 'eval_every', 'save_every', 'keep_last', 'log_completions')  # what a resumed run may change
+# %% ../nbs/16_train.ipynb #5470bbf8
+MAY_CHANGE = ('output_dir', 'device', 'threads', 'max_steps', 'eval_every', 'save_every', 'keep_last', 'log_completions', 'stockfish_path', 'engine_workers', 'engine_timeout', 'engine_cache')  # what a resumed run may change
 
 def reopen_run(
     run: str|Path,       # its directory
@@ -170,17 +173,20 @@ def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame
     "Before and after on the same prompts, greedy and sampled, as paired differences; JSON."
     return pd.concat([compare(before[d], after[d]).assign(decoding=d) for d in before], ignore_index=True).to_json(orient='records', indent=1)
 
-# %% ../nbs/16_train.ipynb #f8dfbcb5
+# %% ../nbs/16_train.ipynb #aa9b1c24
 def load_prompts(
-    config: TrainConfig, # data, env_ratio, seed, max_positions, eval_prompts
+    config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts
 ) -> tuple[PromptSource, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed
     "The rows of a run, from disjoint positions."
-    source = PromptSource(load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions), config.seed, config.difficulty_filter)
+    how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows)
+    rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
+    source = PromptSource(rows, config.seed, config.difficulty_filter)
     for kind, share in dict(P=1 - config.env_ratio, A=config.env_ratio).items():
         if share and not source.rows[kind]: raise ValueError(f'{config.data} has no training rows of task {kind}, but env_ratio {config.env_ratio} asks for some')
-    held_out = load_rows(config.data, 0.5, 0, 'eval', config.eval_prompts)
+    held_out = load_rows(config.data, 0.5, 0, 'eval', config.eval_prompts, **how)
     if not held_out: raise ValueError(f'{config.data} has no evaluation rows: 5 % of positions belong to the evaluation split, give more rows')
-    return source, held_out
+    if np.isin(held_out.positions, rows.positions).any(): raise ValueError(f'{config.data}: a held-out position is among the training positions')
+    return source, held_out[:]
 
 
 def _entropy_ids(config: TrainConfig, source: PromptSource, tokenizer):
@@ -224,7 +230,7 @@ def _keep(out: Path, step: int, learner: Learner, source: PromptSource) -> None:
     state = dict(step=step, learner=learner.state_dict(), source=source.state_dict())
     save_checkpoint(out, step, learner.model, learner.tokenizer, learner.optimizer, state, learner.config.keep_last, learner.modules())
 
-# %% ../nbs/16_train.ipynb #3460e79a
+# %% ../nbs/16_train.ipynb #2793e3bd
 def train(
     config: TrainConfig,          # every choice
     resume: str|Path|None = None, # a run directory to go on with, see `reopen_run`
@@ -233,9 +239,14 @@ def train(
     out = reopen_run(resume, config) if resume else None
     if out and _is_complete(out, config): return out
     if config.threads: torch.set_num_threads(config.threads)
+    with make_scorer(config) as scorer: return _train(config, out, scorer)
+
+
+def _train(config, out, scorer):
+    "The run, in a new directory or in the one that is gone on with."
     model, tokenizer = load_model(config.model, pick_device(config.device))
     source, held_out = load_prompts(config)
-    learner, done = Learner(model, tokenizer, config, _entropy_ids(config, source, tokenizer)), 0
+    learner, done = Learner(model, tokenizer, config, _entropy_ids(config, source, tokenizer), scorer), 0
     if out: done = _take_up(out, learner, source)
     else: out = open_run(config.output_dir)
     _write_at_once(out/'config.json', config.to_json())

@@ -10,7 +10,7 @@ from rookworld_nb.reward_scorer import score
 from rookworld_nb.tasks import PolicyAnswer, parse_completion, parse_prompt, split_row
 
 FUZZ = int(os.environ.get('FUZZ', 5_000))   # strings
-ROWS = load_rows('positions', env_ratio=0.5, seed=5, limit=2000)
+ROWS = list(load_rows('positions', env_ratio=0.5, seed=5, limit=2000))
 LONG = 100_000                # characters of a long line
 LONG_SHARE = 1/1000           # of the strings
 SEPARATORS = ['+', '++', '/', ' ', '  ', 'M:', ' M: ', 'E: ', ' B: ', 'P: ', 'A: ', '-', '.', ':', '|', 'M: E: B: ', 'B: e2e4 B: ', '<|endoftext|>']
@@ -111,9 +111,9 @@ def noise(rng, row):
 
 
 def long_line(rng, row):
-    "The truth within, before or after a long line of the same thing; `M: ` over and over has a test of its own."
+    "The truth within, before or after a long line of the same thing."
     truth = row.completion()
-    unit = rng.choice([*[s for s in SEPARATORS if 'M: ' not in s], *NUMBERS, *MARKS, *CONTROLS, 'e2e4 ', 'M:', '8/', '0.5 ', 'k', '1', mutated(rng, row).replace('M: ', 'M:') or 'x'])
+    unit = rng.choice([*SEPARATORS, *NUMBERS, *MARKS, *CONTROLS, 'e2e4 ', '8/', '0.5 ', 'k', '1', mutated(rng, row) or 'x'])
     filler = (unit * (LONG // len(unit) + 1))[:LONG]
     i = rng.choice([0, len(truth), pick(rng, truth)])
     return rng.choice([filler, truth[:i] + filler + truth[i:], truth.replace(' ', filler, 1)])[:2*LONG]
@@ -180,13 +180,7 @@ def accepted_look_alikes(characters):
     return found
 
 
-KELVIN = '\u212a'   # its lower case is the letter k
-
-def test_look_alikes_are_refused(): assert accepted_look_alikes(chr(i) for i in range(128, 0x110000) if chr(i) != KELVIN and plain(chr(i))) == set()
-
-
-@pytest.mark.xfail(strict=True, reason='python-chess reads the Kelvin sign as a white king, and board_squares lets it')
-def test_kelvin_is_no_king(): assert accepted_look_alikes(KELVIN) == set()
+def test_look_alikes_are_refused(): assert accepted_look_alikes(chr(i) for i in range(128, 0x110000) if plain(chr(i))) == set()   # the Kelvin sign is no king
 
 
 def test_any_prompt_is_read_or_refused():
