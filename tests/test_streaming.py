@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='
 LOAD = '''
 import json, re, sys, time
 from rookworld_nb.dataset import load_rows
-from rookworld_nb.step import PromptSource, task_counts
+from rookworld_nb.experience import PromptSource, task_counts
 started = time.perf_counter()
 rows = load_rows(sys.argv[1], split='train')
 loaded = time.perf_counter() - started
