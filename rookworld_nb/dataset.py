@@ -70,7 +70,18 @@ class Example:
         "The true completion as text."
         return self.target.text(style, fen=self.fen) if self.kind == 'P' else self.target.text(style)
 
-# %% ../nbs/08_dataset.ipynb #f2493825
+# %% ../nbs/08_dataset.ipynb #cce968d5
+_HARMLESS = chess.STATUS_BAD_CASTLING_RIGHTS | chess.STATUS_INVALID_EP_SQUARE
+
+def _check_moves(fen, moves):
+    "ValueError when a position is impossible, or a move of it illegal or named twice."
+    board = chess.Board(fen)
+    if board.status() & ~_HARMLESS: raise ValueError(f'not a possible position: {fen!r}')
+    if len(set(moves)) < len(moves): raise ValueError(f"a move is listed twice: {' '.join(moves)!r}")
+    for m in moves:
+        if not board.is_legal(chess.Move.from_uci(m)): raise ValueError(f'an illegal move is listed: {m!r} in {fen!r}')
+
+# %% ../nbs/08_dataset.ipynb #5d94435b
 def policy_example(
     fen: str,             # a position with a legal move
     moves: Iterable[str], # one to five moves in UCI, any order
@@ -83,6 +94,7 @@ def policy_example(
     moves, evals = list(moves), list(evals)
     if not moves or len(moves) != len(evals): raise ValueError(f'{len(moves)} moves and {len(evals)} evals: {fen!r}')
     if not all(map(math.isfinite, evals)): raise ValueError(f'an eval is not finite: {fen!r}')
+    _check_moves(fen, moves)
     pairs = list(zip(moves, evals))
     if rng: rng.shuffle(pairs)
     moves, evals = map(tuple, zip(*pairs))
@@ -101,7 +113,7 @@ def env_example(
     t = transition(fen, uci, history)
     return Example(EnvTask(fen, uci, history), EnvAnswer(t.fen, t.reward, t.terminated, t.truncated), phase)
 
-# %% ../nbs/08_dataset.ipynb #96b71cfa
+# %% ../nbs/08_dataset.ipynb #6358d391
 def parse_row(
     text: str,         # 'P: … M: … E: … B: …', 'A: …', or an A row without its prefix
     fix_best: bool = True, # repair the best move of a P row: the highest eval wins
@@ -110,8 +122,9 @@ def parse_row(
     if not isinstance(text, str): raise ValueError(f'a row must be text, not {type(text).__name__}')
     prompt, completion = split_row(text)
     task, answer = parse_prompt(prompt), parse_completion(prompt, completion)
-    if isinstance(task, PolicyTask): return Example(task, answer.repaired() if fix_best else answer, '', answer.best)
-    return Example(task, answer)
+    if not isinstance(task, PolicyTask): return Example(task, answer)
+    _check_moves(task.fen, answer.moves)
+    return Example(task, answer.repaired() if fix_best else answer, '', answer.best)
 
 # %% ../nbs/08_dataset.ipynb #8aa3028d
 def audit_labels(

@@ -284,7 +284,7 @@ def _counts(path):
 def _sha256(path):
     with open(path, 'rb') as f: return hashlib.file_digest(f, 'sha256').hexdigest()
 
-# %% ../nbs/08a_synthetic.ipynb #8db2739a
+# %% ../nbs/08a_synthetic.ipynb #fab4e653
 def _choices(config):
     "What decides the rows. The special kinds need no engine."
     if config.kind != 'positions': return dict(kind=config.kind, engine=None, nodes=None, multipv=None, seed=config.seed, shard_size=config.shard_size)
@@ -312,6 +312,7 @@ def _open_manifest(directory, choices, shards):
         except ValueError: raise ValueError(f'{path} is not JSON: remove {directory} or choose another output') from None
         for name, value in choices.items():
             if old.get(name) != value: raise ValueError(f'{directory} was made with {name} {old.get(name)!r}, not {value!r}: remove it or choose another output')
+        if old['positions'] > (wanted := sum(shards.values())): raise ValueError(f"{directory} was made for {old['positions']} rows, more than {wanted}: remove it or choose another output")
         files = _good_shards(directory, old['files'], shards)
     elif any(directory.glob('rows-*.parquet')): raise ValueError(f'{directory} holds rows without a manifest.json: choose another output')
     counts = sum((_counts(directory/f['name']) for f in files), Counter())
@@ -365,7 +366,7 @@ def _join(directory, manifest, out):
     _write_table(table.replace_schema_metadata({'rookworld': json.dumps({n: manifest[n] for n in names})}), out)
     shutil.rmtree(directory)
 
-# %% ../nbs/08a_synthetic.ipynb #b65d13a5
+# %% ../nbs/08a_synthetic.ipynb #97fe7ddf
 def make_rows(
     config: DataConfig, # every choice
 ) -> Path:              # what was written: a .parquet file, or a directory of shards with a manifest.json
@@ -379,8 +380,7 @@ def make_rows(
     directory.mkdir(parents=True, exist_ok=True)
     manifest = _open_manifest(directory, choices, shards)
     _save_manifest(directory, manifest)
-    for f in directory.glob('rows-*'):
-        if f.name not in shards: f.unlink()   # beyond the number wanted, or half written
+    for f in directory.glob('rows-*.tmp'): f.unlink()   # half written
     try: _fill(directory, manifest, shards, config)
     except BaseException as e:
         if manifest['files']: e.add_note(f"{len(manifest['files'])} of {len(shards)} shards are finished in {directory}: the same command goes on from there")
