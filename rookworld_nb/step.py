@@ -205,7 +205,7 @@ def task_token_ids(
     used = {tokenizer.eot}.union(*(tokenizer.encode(e.completion(tokenizer.style)) for e in rows))
     return torch.tensor(sorted(used))
 
-# %% ../nbs/14b_step.ipynb #42c484e3
+# %% ../nbs/14b_step.ipynb #0e87c3f8
 def backward_pass(
     learner: Learner,     # its model learns
     part: Rollouts,       # a micro-batch of whole groups
@@ -221,8 +221,10 @@ def backward_pass(
     logprobs = token_logprobs(logits, part.completion_ids[rows])
     add_up = lambda x: aggregate_tokens(x, mask, config.loss_type, config.max_new_tokens, denominator)
     kl = lambda estimator, direction: _kl(part, rows, logits, ref, logprobs, estimator, direction)[inverse]
+    used, measured = (estimator_of(config), config.kl_type), ('full' if estimator_of(config) == 'full' else 'k3', 'kl_pi_ref')
     loss, stats = policy_loss(logprobs[inverse], part.logprobs, targets.advantages, mask, config.loss_type, config.clip_low, config.clip_high, config.max_new_tokens, denominator)
-    if learner.reference and config.kl_in == 'loss': loss = loss + targets.kl_coef * add_up(kl(estimator_of(config), config.kl_type))
+    penalty = kl(*used) if learner.reference and config.kl_in == 'loss' else None
+    if penalty is not None: loss = loss + targets.kl_coef * add_up(penalty)
     with torch.set_grad_enabled(config.entropy_coef > 0): H = entropy(logits, learner.task_ids)[inverse]
     if config.entropy_coef: loss = loss - config.entropy_coef * add_up(H)
     critic = torch.zeros(())
@@ -231,7 +233,7 @@ def backward_pass(
         critic = value_loss(said, targets.values, targets.returns, mask, config.value_clip, tokens)
         loss = loss + config.value_coef * critic
     loss.backward()
-    with torch.no_grad(): far = kl('full' if estimator_of(config) == 'full' else 'k3', 'kl_pi_ref') if learner.reference else torch.zeros_like(H)
+    with torch.no_grad(): far = torch.zeros_like(H) if not learner.reference else penalty.detach() if penalty is not None and used == measured else kl(*measured)
     return dict(tokens=int(mask.sum()), rows=int(mask.any(1).sum()), completions=len(inverse), distinct=len(rows), loss=loss.item(), value_loss=critic.item(),
                 entropy_nats=(H*mask).sum().item(), kl_nats=(far*mask).sum().item(), ratio_max=stats['ratio_max'], sampling_gap_nats=stats['log_ratio_max'],
                 **{k: int(mask.sum()) * stats[k] for k in ('clip_share_low', 'clip_share_high')})

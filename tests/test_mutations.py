@@ -31,7 +31,7 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('11b_value', "torch.maximum(", "torch.minimum(", 'value clipping the wrong way round'),
     ('11b_value', "returns.detach()))", "returns))", 'gradient into the returns'),
     ('14b_step', "part.completion_mask & ~(part.truncated[:, None] & config.mask_truncated)", "part.completion_mask & ~part.truncated[:, None]", 'a switch that does nothing'),
-    ('14b_step', "targets.kl_coef * add_up(", "targets.kl_coef * masked_mean(mask=mask, x=", 'KL averaged another way than the loss: micro-batches no longer add up'),
+    ('14b_step', "targets.kl_coef * add_up(penalty)", "targets.kl_coef * masked_mean(penalty, mask)", 'KL averaged another way than the loss: micro-batches no longer add up'),
     ('14b_step', "        learner.baseline_moments.update(rewards)\n        facts['baseline_reward'] = known\n", "        learner.baseline_moments.update(rewards)\n        known = facts['baseline_reward'] = learner.baseline_moments.mean\n", 'a completion compared with a mean that it is part of'),
     ('14a_experience', "and luck[i] >= SECOND_CHANCE", "", 'hard prompts never asked again'),
     ('14b_step', "value_loss(said, targets.values, targets.returns, mask, config.value_clip, tokens)", "value_loss(said, targets.values, targets.returns, mask, config.value_clip)", 'value loss averaged by micro-batch'),
