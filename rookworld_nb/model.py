@@ -214,7 +214,7 @@ class KVCache:
         for new, old in moves.items(): past[:, :, new] = source[:, :, old]
         self.rows = len(rows)
 
-# %% ../nbs/06_model.ipynb #ac522709
+# %% ../nbs/06_model.ipynb #9da9f2c4
 class PrefixCache:
     "Keys and values as ordinary tensors with gradients: a prompt is computed once and serves all of its completions."
     def __init__(self,
@@ -239,4 +239,4 @@ class PrefixCache:
         rows: Tensor,       # (B,) int64, for each completion the index of its prompt
     ) -> 'PrefixCache':     # a new cache of B rows; gradients of the copies add up in the prompt
         "The prompts' keys and values, one row for each completion."
-        return PrefixCache([(k[rows], v[rows]) for k, v in self.layers.values()], self.length)
+        return PrefixCache([(k.index_select(0, rows), v.index_select(0, rows)) for k, v in self.layers.values()], self.length)   # k[rows] has a gradient whose sum depends on the threads

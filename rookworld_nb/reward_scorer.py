@@ -67,7 +67,7 @@ def parse_weights(
         if table[task] != WEIGHTS[task]: table[task] = {part: 0.6 * weight / total for part, weight in table[task].items()}
     return table
 
-# %% ../nbs/09_reward_scorer.ipynb #3040fa61
+# %% ../nbs/09_reward_scorer.ipynb #2914ff92
 @dataclass(frozen=True)
 class Score:
     "What a completion earned: a total, the parts that add up to it, and a sentence saying why."
@@ -78,7 +78,7 @@ class Score:
 
     def _repr_html_(self):
         most = {name: w for table in self.about[3].values() for name, w in table.items()} if self.about else {}
-        rows = ''.join(f'<tr><td>{name}</td><td>{value:.3f}</td><td>{most.get(name, 0):.2f}</td></tr>' for name, value in self.parts.items())
+        rows = ''.join(f'<tr><td>{name}</td><td>{value:.3f}</td><td>{most.get(name, 0):.3f}</td></tr>' for name, value in self.parts.items())
         table = f'<table><tr><th>part</th><th>earned</th><th>of</th></tr>{rows}<tr><th>total</th><th>{self.total:.3f}</th><th></th></tr></table>'
         return f'{_picture(*self.about[:3]) if self.about else ""}{table}<p>{html.escape(self.reason)}</p>'
 

@@ -205,7 +205,7 @@ def task_token_ids(
     used = {tokenizer.eot}.union(*(tokenizer.encode(e.completion(tokenizer.style)) for e in rows))
     return torch.tensor(sorted(used))
 
-# %% ../nbs/14b_step.ipynb #0e87c3f8
+# %% ../nbs/14b_step.ipynb #b4c1b144
 def backward_pass(
     learner: Learner,     # its model learns
     part: Rollouts,       # a micro-batch of whole groups
@@ -215,21 +215,21 @@ def backward_pass(
 ) -> dict:                # its share of the loss, its extremes, and sums over its tokens: see `update`
     "Add a micro-batch's share to the gradient."
     config, mask = learner.config, trained_tokens(part, learner.config)
-    rows, inverse = distinct_completions(part)
+    rows, inverse = distinct_completions(part)     # index_select below, not x[inverse]: the gradient of that sums in an order that depends on the threads
     hidden = completion_hidden(learner.model, part, rows)
     logits, ref = sampling_logits(learner.model.head(hidden), part, rows), _reference_logits(learner, part, rows)
     logprobs = token_logprobs(logits, part.completion_ids[rows])
     add_up = lambda x: aggregate_tokens(x, mask, config.loss_type, config.max_new_tokens, denominator)
-    kl = lambda estimator, direction: _kl(part, rows, logits, ref, logprobs, estimator, direction)[inverse]
+    kl = lambda estimator, direction: _kl(part, rows, logits, ref, logprobs, estimator, direction).index_select(0, inverse)
     used, measured = (estimator_of(config), config.kl_type), ('full' if estimator_of(config) == 'full' else 'k3', 'kl_pi_ref')
-    loss, stats = policy_loss(logprobs[inverse], part.logprobs, targets.advantages, mask, config.loss_type, config.clip_low, config.clip_high, config.max_new_tokens, denominator)
+    loss, stats = policy_loss(logprobs.index_select(0, inverse), part.logprobs, targets.advantages, mask, config.loss_type, config.clip_low, config.clip_high, config.max_new_tokens, denominator)
     penalty = kl(*used) if learner.reference and config.kl_in == 'loss' else None
     if penalty is not None: loss = loss + targets.kl_coef * add_up(penalty)
-    with torch.set_grad_enabled(config.entropy_coef > 0): H = entropy(logits, learner.task_ids)[inverse]
+    with torch.set_grad_enabled(config.entropy_coef > 0): H = entropy(logits, learner.task_ids).index_select(0, inverse)
     if config.entropy_coef: loss = loss - config.entropy_coef * add_up(H)
     critic = torch.zeros(())
     if learner.value_head:
-        said = learner.value_head(hidden.detach() if config.value_detach else hidden)[inverse]
+        said = learner.value_head(hidden.detach() if config.value_detach else hidden).index_select(0, inverse)
         critic = value_loss(said, targets.values, targets.returns, mask, config.value_clip, tokens)
         loss = loss + config.value_coef * critic
     loss.backward()
