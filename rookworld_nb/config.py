@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WORDS', 'VALUE_ALIASES', 'OUTSIDE_BASELINES', 'TINY', 'kind_of', 'complaint', 'Config', 'TrainConfig',
-           'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'Choice', 'describe']
+           'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'ExportConfig', 'Choice', 'describe']
 
 # %% ../nbs/00_config.ipynb #714228a5
 import inspect
@@ -90,12 +90,12 @@ def _check_common(config, shares=(), positive=(), not_negative=(), counts=()):
     if hasattr(config, 'device'):
         config._require("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'", lambda v: re.fullmatch(r'auto|cpu|mps|cuda(:\d+)?', v), 'device')
 
-# %% ../nbs/00_config.ipynb #71ed2a26
+# %% ../nbs/00_config.ipynb #358e27ee
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Config):
     "GRPO: sample completions, score them, make the better ones likelier."
     # The run
-    model: str = 'nano'             # weights to start from: 'nano' (shipped), a directory, or a hub id
+    model: str = 'nano'             # weights to start from: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id, org/name or org/name@revision
     data: str = 'positions'         # rows: 'positions' (shipped), a parquet, jsonl, json or text file, a directory of shards, or a hub id
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     max_bad_rows: float = 0.05      # share of unreadable rows a file may have, 0 to 1
@@ -181,7 +181,8 @@ class TrainConfig(Config):
     eval_every: int = 0             # steps between evaluations; 0 evaluates only before and after
     eval_prompts: int = 2000        # held-out prompts in an evaluation
     save_every: int = 20            # steps between checkpoints
-    keep_last: int = 2              # checkpoints kept
+    keep_last: int = 2              # newest checkpoints kept
+    keep_best: int = 1              # checkpoints kept beside them: those with the highest mean sampled reward over their last save_every steps
     log_completions: int = 4        # sampled completions written down a step, with their receipts
 
     def __post_init__(self):
@@ -194,13 +195,13 @@ class TrainConfig(Config):
         "How many completions a step samples, before refills."
         return self.prompts_per_step * self.group_size
 
-# %% ../nbs/00_config.ipynb #bc9ce4b1
+# %% ../nbs/00_config.ipynb #d08131ab
 def _check_train_ranges(c):
     "Every number by itself, then against its neighbour."
     _check_common(c, shares=['env_ratio', 'max_bad_rows', 'min_lr_ratio', 'gamma', 'gae_lambda', 'clip_low', 'kl_warmup_factor', 'reference_mix'],
         positive=['temperature', 'env_temperature', 'top_p', 'env_top_p', 'engine_timeout', 'learning_rate', 'grad_clip', 'clip_high', 'value_clip', 'kl_target', 'kl_coef_min'],
         not_negative=['seed', 'threads', 'top_k', 'env_top_k', 'reward_warmup_steps', 'overlong_buffer', 'overlong_penalty', 'ema_warmup_steps', 'engine_workers', 'min_std', 'value_coef', 'entropy_coef',
-                      'kl_coef', 'kl_warmup_steps', 'reference_refresh_steps', 'warmup_steps', 'weight_decay', 'max_refills', 'eval_every', 'log_completions'],
+                      'kl_coef', 'kl_warmup_steps', 'reference_refresh_steps', 'warmup_steps', 'weight_decay', 'max_refills', 'eval_every', 'keep_best', 'log_completions'],
         counts=['max_steps', 'prompts_per_step', 'max_positions', 'max_new_tokens', 'engine_nodes', 'inner_steps', 'minibatches', 'micro_batch_size', 'kl_horizon', 'eval_prompts', 'save_every', 'keep_last'])
     c._require('2 or more (a completion is judged against its own group)', lambda v: v >= 2, 'group_size')
     c._require('1 or less', lambda v: v <= 1, 'top_p', 'env_top_p')
@@ -255,7 +256,7 @@ class PretrainConfig(Config):
         _check_common(self, shares=['env_ratio', 'max_bad_rows'], positive=['learning_rate', 'grad_clip'], not_negative=['seed', 'threads', 'warmup_steps', 'weight_decay'],
             counts=['max_steps', 'batch_size', 'transitions', 'save_every', 'eval_prompts'])
 
-# %% ../nbs/00_config.ipynb #c4e05766
+# %% ../nbs/00_config.ipynb #77577bd4
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
     "Rows: positions with Stockfish's labels, or special sets whose answers the rules give."
@@ -281,30 +282,60 @@ class DataConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig(Config):
-    "Held-out metrics of a model, with intervals."
+    "Held-out metrics of a model, with intervals, beside trivial answers."
     # What
-    model: str = 'nano'             # weights: 'nano' (shipped), a directory, or a hub id
-    data: str = 'positions'         # rows: 'positions' (shipped), a parquet, jsonl, json or text file, or a hub id
+    model: str = 'nano'             # weights: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id, org/name or org/name@revision
+    compare: str|None = None        # a second model that answers the same prompts: paired differences with a test (--compare A B names both models)
+    data: str = 'positions'         # rows: 'positions' (shipped), a parquet, jsonl, json or text file, BIG-bench JSON, a Lichess puzzle CSV, or a hub id
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     max_bad_rows: float = 0.05      # share of unreadable rows a file may have, 0 to 1
-    suite: str|None = None          # name of a fixed suite of `evaluate`; None takes the held-out rows of data
-    prompts: int = 500              # prompts, at most
-    temperature: float = 0.0        # of sampling; 0 is greedy
-    output: str|None = None         # write the table to this .json or .csv file too
+    suite: str|None = None          # fixed rows: quick, full, openings, mates or special; None takes the held-out rows of data
+    prompts: int|None = None        # prompts, at most; None: 500 of data, all of a suite
+    games: int = 0                  # games of self-play as well: legal half-moves, illegal share
+    temperature: float|None = None  # of sampling; 0 is greedy; None: greedy, and for the suite full sampled at 1 as well
+    output: str|None = None         # write the results to this .json, .csv or .html file, or all three into this directory
+    # Stockfish
+    engine: bool = False            # let Stockfish judge the choices of P too: best_move_engine, regret_engine
+    nodes: int = 10000              # search nodes a position
+    stockfish_path: str|None = None # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
     # How
-    seed: int = 0                   # of sampling and of the choice of rows
+    batch_size: int = 256           # prompts answered at once; greedy results are the same for any
+    seed: int = 0                   # of sampling, intervals and tests, and of the choice of rows
     device: str = 'auto'            # auto, cpu, cuda, cuda:N or mps; auto takes a GPU when there is one
     threads: int = 0                # CPU threads; 0 uses every core
 
     def __post_init__(self):
         super().__post_init__()
-        _check_common(self, shares=['max_bad_rows'], not_negative=['temperature', 'seed', 'threads'], counts=['prompts'])
+        _check_common(self, shares=['max_bad_rows'], not_negative=['temperature', 'seed', 'threads', 'games'], counts=['prompts', 'nodes', 'batch_size'])
+        self._require('a name or a path', lambda v: v.strip(), 'compare')
+        self._require('one of quick, full, openings, mates, special', lambda v: v in ('quick', 'full', 'openings', 'mates', 'special'), 'suite')
+        if self.suite: self._require(f'left out with suite {self.suite!r}, which has its own rows', lambda v: v == 'positions', 'data')
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig(Config):
     "The report of a run, as one HTML file."
     run: str|None = None            # run directory; None takes the newest below runs/
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportConfig(Config):
+    "A model as a directory that transformers and the hub open, with a card that says what it is."
+    # What
+    run: str|None = None            # run directory of rookworld_train (its newest checkpoint), 'nano', a model directory, or a hub id; None: the newest below runs/
+    output: str = 'exported'        # directory to write, new or empty
+    dtype: Literal['float32', 'bfloat16'] = 'float32' # of the stored weights; bfloat16 halves the file and rounds
+    license: str = 'apache-2.0'     # licence in the card, as the hub abbreviates it
+    # The hub
+    push: str|None = None           # upload to this hub repository, such as org/name, with the token of `hf auth login` or $HF_TOKEN; None uploads nothing
+    public: bool = False            # a repository that push makes is public, not private
+
+    def __post_init__(self):
+        super().__post_init__()
+        _check_common(self)
+        self._require('an abbreviation such as apache-2.0 or mit', lambda v: re.fullmatch(r'[a-z0-9][a-z0-9.-]*', v), 'license')
+        self._require('a hub repository such as org/name', lambda v: re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', v), 'push')
+        if not self.push: self._require('false without push', lambda v: not v, 'public')
 
 # %% ../nbs/00_config.ipynb #891edcf3
 TINY = TrainConfig(max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1, eval_prompts=20, save_every=2, log_completions=2)

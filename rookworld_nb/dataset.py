@@ -6,7 +6,7 @@
 __all__ = ['MAX_REASONS', 'SHOWN', 'BLOCK', 'HONEST', 'COLUMNS', 'HUB_ROWS', 'SUFFIXES', 'Example', 'policy_example',
            'env_example', 'parse_row', 'audit_labels', 'Rows', 'read_positions', 'parse_expected_fen', 'load_rows']
 
-# %% ../nbs/08_dataset.ipynb #6155eb06
+# %% ../nbs/08_dataset.ipynb #396dd2c5
 import hashlib
 import importlib.resources
 import json
@@ -31,6 +31,7 @@ from huggingface_hub import HfFileSystem
 from .board import transition
 from .tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion, parse_prompt, split_row
 from .positions import choose_move, position_hash, split_of
+from .loader import hub_failure, quiet_hub
 
 # %% ../nbs/08_dataset.ipynb #d50f832f
 @dataclass(frozen=True)
@@ -355,7 +356,7 @@ def _json_row(item, fix_best):
     if 'expected_fen' in item: return parse_expected_fen(item)
     return parse_row(item['text'] if 'text' in item else item['prompt'] + item['completion'], fix_best)
 
-# %% ../nbs/08_dataset.ipynb #5854b545
+# %% ../nbs/08_dataset.ipynb #58f107c0
 HUB_ROWS = 100_000   # rows taken from a hub dataset when nobody sets a limit
 
 def _hub_files(hub, repo):
@@ -367,15 +368,16 @@ def _hub_files(hub, repo):
 def _hub_blocks(hub, repo):
     "The texts of a hub dataset, fetched as they are asked for."
     try:
-        files = _hub_files(hub, repo)
-        for f in files:
-            with hub.open(f) as remote:
-                parquet = pq.ParquetFile(remote)
-                if 'text' not in parquet.schema_arrow.names: raise ValueError(f"{f} has no column 'text': found {', '.join(parquet.schema_arrow.names)}")
-                for batch in parquet.iter_batches(BLOCK, columns=['text']): yield batch['text']
+        with quiet_hub():
+            files = _hub_files(hub, repo)
+            for f in files:
+                with hub.open(f) as remote:
+                    parquet = pq.ParquetFile(remote)
+                    if 'text' not in parquet.schema_arrow.names: raise ValueError(f"{f} has no column 'text': found {', '.join(parquet.schema_arrow.names)}")
+                    for batch in parquet.iter_batches(BLOCK, columns=['text']): yield batch['text']
     except ValueError: raise
     except Exception as e:   # the client raises a dozen kinds; each means that the rows did not come
-        raise FileNotFoundError(f'cannot read dataset {repo} from the hub ({type(e).__name__}): give a local .parquet, .jsonl, .json or .txt file instead') from e
+        raise FileNotFoundError(f'cannot read dataset {repo!r} from the Hugging Face hub: {hub_failure(e)}; or give a local .parquet, .jsonl, .json or .txt file instead') from e
     if not files: raise ValueError(f'dataset {repo} has no parquet file')
 
 
@@ -431,7 +433,7 @@ def _embedded_blocks(split):
 def _json_line(line, fix_best): return _json_row(json.loads(line), fix_best)
 def _item_row(item, fix_best): return item if isinstance(item, Example) else _json_row(item, fix_best)
 
-# %% ../nbs/08_dataset.ipynb #7bfd2ad9
+# %% ../nbs/08_dataset.ipynb #2bd7a15f
 def load_rows(
     source: str|Path|Iterable, # 'positions' (embedded), a .parquet, .jsonl, .json or .txt file, a directory of .parquet files, a hub dataset id, or any iterable of row texts or Examples
     env_ratio: float = 0.2,    # share of A rows when the source is labelled positions, 0 to 1
@@ -451,5 +453,6 @@ def load_rows(
     if path.exists():
         parse = parquet if path.is_dir() or path.suffix == '.parquet' else _json_line if path.suffix in ('.jsonl', '.json') else parse_row
         return _collect(_file_blocks(path, split), parse, str(path), **how)
+    if path.parent != Path('.') and path.parent.is_dir(): raise FileNotFoundError(f'no data at {str(source)!r}: there is a directory {path.parent} here, but no {path.name} in it')
     if re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', str(source)) and path.suffix not in SUFFIXES: return _hub_rows(HfFileSystem(), str(source), **how)
     raise FileNotFoundError(f"no data at {str(source)!r}: expected 'positions', a .parquet, .jsonl, .json or .txt file, a directory of .parquet files, or a hub dataset like org/name")

@@ -1,37 +1,25 @@
-"A killed run that is resumed leaves what an uninterrupted run leaves, bit for bit. Every run is a process of its own, killed by a real SIGKILL."
-import contextlib
-import importlib.resources
-import json
+"A killed run that is resumed leaves what an uninterrupted run leaves, bit for bit. Every run is a process of its own, killed by a real SIGKILL; KILLS=30 for as many random instants."
+import functools
 import os
+import random
 import shutil
 import signal
-from pathlib import Path
+import time
 from unittest.mock import patch
-import pandas as pd
+import numpy as np
 import pytest
 import torch
-from rookworld_nb import checkpoint, cli, train
-from rookworld_nb.model import GPT, PRESETS
+from rookworld_nb import checkpoint, step as learning, train
+from runs import begin, contents, die, end, in_child, some_positions
 
-MODEL, POSITIONS = 'nano', importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
-CHOICES = '--max_steps 6 --save_every 3 --eval_every 4 --prompts_per_step 2 --group_size 4 --env_ratio 0.5 --eval_prompts 6 --warmup_steps 2 --threads 1'.split()
-
-
-with torch.device('meta'): GPT(PRESETS['tiny'])   # has torch import what it imports late, once for all children; computes nothing
-
-
-def in_child(args, dying=None):
-    "Run the command, without its report, in a forked process (torch has not computed yet): exit code, or minus the signal that killed it."
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            with patch.object(cli, '_finish_run', print), dying or contextlib.nullcontext(): code = cli.train_command(args)
-        finally: os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def die(): os.kill(os.getpid(), signal.SIGKILL)
+KILLS = int(os.environ.get('KILLS', 6))
+COMMON = '--model nano --max_steps 6 --prompts_per_step 2 --group_size 4 --env_ratio 0.5 --warmup_steps 2 --threads 1'.split()
+CHOICES = [*COMMON, *'--save_every 3 --eval_every 4 --eval_prompts 6'.split()]
+KINDS = {  # whatever a run can remember from step to step
+    'one pass': '--max_positions 12 --difficulty_filter',
+    'two passes, running mean': '''--inner_steps 2 --minibatches 2 --baseline ema --normalize_rewards --ema_warmup_steps 1 --reward_warmup_steps 4
+        --kl_coef 0.05 --kl_controller ziegler --kl_target 0.05 --kl_horizon 20 --reference_refresh_steps 2 --max_positions 12 --difficulty_filter''',
+    'two passes, value head': '--inner_steps 2 --baseline value --kl_coef 0.05 --kl_controller threshold --kl_target 0.05 --kl_in reward'}
 
 
 def killed(args, name, step, half=False):
@@ -46,25 +34,17 @@ def killed(args, name, step, half=False):
     return in_child(args, patch.object(train.RunLog, 'append', dying))
 
 
-def contents(out):
-    "All that a run wrote, times left out."
-    rows = {f.name: [{k: v for k, v in json.loads(l).items() if not k.startswith('time_')} for l in f.read_text().splitlines()] for f in out.glob('*.jsonl')}
-    weights = {str(f.relative_to(out)): f.read_bytes() for f in out.glob('checkpoints/*/*.safetensors')}
-    return rows | weights | {'comparison': (out/'comparison.json').read_text(), 'files': sorted(p.name for p in out.iterdir())}
-
-
 @pytest.fixture(scope='module')
 def given(tmp_path_factory):
     "The arguments of the run, and what it leaves when nobody disturbs it."
     folder = tmp_path_factory.mktemp('whole')
-    with POSITIONS.open('rb') as f: pd.read_parquet(f).head(800).to_parquet(folder/'positions.parquet')
-    args = [*CHOICES, '--model', MODEL, '--data', str(folder/'positions.parquet'), '--output_dir']
-    assert in_child([*args, str(folder/'run')]) == 0
+    args = [*CHOICES, '--data', some_positions(folder), '--output_dir']
+    assert in_child([*args, folder/'run']) == 0
     return args, contents(folder/'run'), folder/'run'
 
 
 def go_on(out, whole):
-    assert in_child(['--resume', str(out)]) == 0
+    assert in_child(['--resume', out]) == 0
     assert contents(out) == whole
 
 
@@ -85,10 +65,10 @@ def test_the_run_learns(given):
 def test_killed(given, tmp_path, name, step, half, rows, checkpoints):
     args, whole, _ = given
     out = tmp_path/'run'
-    assert killed([*args, str(out)], name, step, half) == -signal.SIGKILL
+    assert killed([*args, out], name, step, half) == -signal.SIGKILL
     lines = (out/'metrics.jsonl').read_text().split('\n') if rows or name == 'metrics' else ['']
     assert len(lines) - 1 == rows and (lines[-1] != '') == (half and name == 'metrics')
-    assert [p.name for p in checkpoint.list_checkpoints(out)] == checkpoints and not (out/'comparison.json').exists()
+    assert [p.name for p in checkpoint.list_checkpoints(out)][-2:] == checkpoints and not (out/'comparison.json').exists()
     go_on(out, whole)
 
 
@@ -96,8 +76,8 @@ def test_killed_twice(given, tmp_path):
     "First when the row of step 4 is there and its checkpoint is not."
     args, whole, _ = given
     out = tmp_path/'run'
-    assert killed([*args, str(out)], 'metrics', 4) == -signal.SIGKILL
-    assert killed(['--resume', str(out)], 'completions', 5, half=True) == -signal.SIGKILL
+    assert killed([*args, out], 'metrics', 4) == -signal.SIGKILL
+    assert killed(['--resume', out], 'completions', 5, half=True) == -signal.SIGKILL
     go_on(out, whole)
 
 
@@ -108,9 +88,24 @@ def test_killed_while_saving(given, tmp_path):
     def dying(folder, step, *rest):
         write(folder, step, *rest)
         if step == 6: die()
-    assert in_child([*args, str(out)], patch.object(checkpoint, '_write_files', dying)) == -signal.SIGKILL
+    assert in_child([*args, out], patch.object(checkpoint, '_write_files', dying)) == -signal.SIGKILL
     assert (out/'checkpoints/.step-6.tmp').exists()
     go_on(out, whole)
+
+
+def test_the_generators_of_the_process_go_on(given, tmp_path):
+    "Nothing of ours draws from them. A step that does goes on with the same numbers."
+    args, _, _ = given
+    step = train.train_step
+    def lucky(*rest):
+        row, samples = step(*rest)
+        if rest[-1] == 5 and stop: die()
+        return row | dict(luck=[random.random(), random.gauss(0, 1), float(np.random.rand()), float(np.random.randn()), torch.rand(1).item()]), samples
+    outs = tmp_path/'whole', tmp_path/'killed'
+    for out, stop in zip(outs, (False, True)): assert in_child([*args, out], patch.object(train, 'train_step', lucky)) == (-signal.SIGKILL if stop else 0)
+    stop = False
+    assert in_child(['--resume', outs[1]], patch.object(train, 'train_step', lucky)) == 0
+    assert contents(outs[0]) == contents(outs[1])
 
 
 def test_a_complete_run_is_left_alone(given):
@@ -120,11 +115,82 @@ def test_a_complete_run_is_left_alone(given):
     assert {p: p.stat().st_mtime_ns for p in out.rglob('*.jsonl')} == before
 
 
-def test_more_steps(given, tmp_path):
-    "A complete run can be made longer; what was done stays."
-    _, whole, finished = given
-    out = shutil.copytree(finished, tmp_path/'run')
-    assert in_child(['--resume', str(out), '--max_steps', '7']) == 0
-    longer = contents(out)
-    assert longer['metrics.jsonl'][:6] == whole['metrics.jsonl'] and len(longer['metrics.jsonl']) == 7
-    assert longer['eval.jsonl'][-1]['step'] == 7 and json.loads((out/'config.json').read_text())['max_steps'] == 7
+# ---- random instants ----
+
+@pytest.fixture(scope='module')
+def whole_run(tmp_path_factory):
+    "For each of KINDS: the arguments of the run, what it leaves when nobody disturbs it, and about how long it takes."
+    folder = tmp_path_factory.mktemp('kinds')
+    data = some_positions(folder)
+    @functools.cache
+    def made(kind):
+        args, out = [*COMMON, *'--save_every 2 --eval_every 3 --eval_prompts 4'.split(), *KINDS[kind].split(), '--data', data, '--output_dir'], folder/kind.replace(' ', '_')
+        started = time.monotonic()
+        assert in_child([*args, out]) == 0
+        return args, contents(out), time.monotonic() - started
+    return made
+
+
+def call_number(module, name, n):
+    "A patch after which the process dies in the n-th call of a function, from 1; everything before it has happened."
+    work, calls = getattr(module, name), []
+    def counted(*args, **kw):
+        calls.append(name)
+        if len(calls) == n: die()
+        return work(*args, **kw)
+    return patch.object(module, name, counted)
+
+
+def kill_at_some_instant(args, seconds, rng):
+    "SIGKILL from outside, after a random part of the run's time. False when the run was faster."
+    pid = begin(args)
+    time.sleep(rng.uniform(0, seconds))
+    os.kill(pid, signal.SIGKILL)
+    return end(pid) == -signal.SIGKILL
+
+
+def kill_while_saving(args, seconds, rng):
+    "Between two of the operations that make a checkpoint: about 45 calls of fsync, of which 9 to 11 belong to each of 4 checkpoints."
+    return in_child(args, call_number(checkpoint, 'fsync', rng.randint(1, 45))) == -signal.SIGKILL
+
+
+def kill_after_rollout(args, seconds, rng):
+    "Completions are sampled and scored, nothing has learned from them."
+    return in_child(args, call_number(learning, 'make_targets', rng.randint(1, 6))) == -signal.SIGKILL
+
+
+def kill_before_optimizer(args, seconds, rng):
+    "The gradient is there, the weights have not moved; or, in a later pass, have moved once."
+    return in_child(args, call_number(learning, '_optimizer_step', rng.randint(1, 6))) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize('number', range(KILLS))
+def test_killed_anywhere(whole_run, tmp_path, number):
+    "Killed once or twice, then left in peace."
+    rng, kind = random.Random(number), list(KINDS)[number % 3]
+    kill = (kill_while_saving, kill_after_rollout, kill_before_optimizer)[(number//2 + number//6) % 3] if number % 2 else kill_at_some_instant
+    args, whole, seconds = whole_run(kind)
+    out = tmp_path/'run'
+    command, done = lambda: ['--resume', out] if (out/'config.json').exists() else [*args, out], 0
+    for attempt in range(20):
+        done += kill(command(), seconds * 0.8**attempt, rng)
+        if done > number % 2 or done and (out/'comparison.json').exists(): break
+        if (out/'comparison.json').exists(): shutil.rmtree(out)       # was faster: again
+    assert done
+    state = sorted(p.name for p in (out/'checkpoints').iterdir()) if (out/'checkpoints').exists() else []
+    print(f'{number} {kind}: {kill.__name__} {done}x, then {state}')
+    assert in_child(command()) == 0
+    assert contents(out) == whole
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_the_kinds_remember(whole_run, kind):
+    "Each kind uses what it was made for; or its part of a checkpoint would not be tested."
+    _, whole, _ = whole_run(kind)
+    rows, saved = whole['metrics.jsonl'], {name.split('/')[-1] for name in whole if name.endswith('.safetensors')}
+    assert sum(r['grad_norm'] > 0 for r in rows) >= 4 and {'model.safetensors', 'optimizer.safetensors', 'generators.safetensors'} <= saved
+    if kind == 'one pass': assert sum(r['refills'] for r in rows) > 0 and sum(r['skipped_prompts'] for r in rows) > 0
+    else: assert len({r['kl_coef'] for r in rows}) > 2 and any(r['ratio_max'] > 1.001 for r in rows)
+    assert ('value_head.safetensors' in saved) == (kind == 'two passes, value head')
+    if kind == 'two passes, running mean':
+        assert 'reference.safetensors' in saved and len({r['baseline_reward'] for r in rows}) > 2 and len({r['running_reward_std'] for r in rows}) > 2

@@ -69,7 +69,7 @@ def test_interrupted_in_the_first_evaluation(data, tmp_path):
 @pytest.mark.parametrize('case, says', [
     ('taken', 'taken already holds a run: continue it with --resume taken'),
     ('unwritable', 'cannot write to output directory file/run: Not a directory'),
-    ('elsewhere', 'was started with learning_rate 0.0001 and cannot go on with 0.001'),
+    ('elsewhere', 'learning_rate 0.0001 -> 0.001'),
     ('not a run', 'is not a run directory: it has no config.json')])
 def test_refused(case, says, data, tmp_path):
     (tmp_path/'taken').mkdir()

@@ -1,0 +1,111 @@
+"rookworld_eval as a shell sees it, and Stockfish taking the exam: if it did not pass, the metrics would be wrong."
+import json
+from dataclasses import replace
+import pandas as pd
+import pytest
+from rookworld_nb.dataset import load_rows, parse_row
+from rookworld_nb.engine import EnginePool, find_engine
+from rookworld_nb.evaluate import judge_policy, summarize
+from rookworld_nb.loader import save_model
+from rookworld_nb.metrics import METRICS
+from rookworld_nb.model import GPT, PRESETS
+from rookworld_nb.suites import SUITES, mate_example
+from rookworld_nb.tasks import PolicyAnswer, parse_prompt
+from rookworld_nb.tokenizer import load_tokenizer
+from test_commands import call
+
+PUBLISHED = [   # Black's best move is the worst of its candidates, White's is the best
+    'P: 1b1k4/6p1/1P3pp1/2P1n3/4RP1r/8/2K5/4B3 b - - 1 60 M: e5d7 h4h2 h4g4 g6g5 h4h8 E: -2.76 3.6 4.08 -3.55 0.0 B: g6g5',
+    'P: 8/7p/2p5/p2pBpb1/P2P3k/2PK3P/1n4B1/8 w - - 1 49 M: d3c2 d3e2 E: -5.28 -4.93 B: d3e2',
+    'P: 8/8/R7/7p/P2K2k1/7r/8/8 w - - 0 56 M: a4a5 d4c4 a6g6 a6a8 d4c5 E: 0.0 0.0 0.0 0.0 0.0 B: d4c5']
+
+
+def make_model(folder, **shape):
+    "A directory with a small untrained model."
+    tokenizer = load_tokenizer('chess')
+    save_model(GPT(replace(PRESETS['tiny'], **(dict(vocab_size=tokenizer.vocab_size, n_positions=192) | shape))), tokenizer, folder)
+    return folder
+
+
+def bad(tmp_path, case):
+    "Arguments that cannot work, and a part of what is said about them."
+    rows = tmp_path/'rows.txt'
+    rows.write_text('\n'.join(PUBLISHED))
+    if case == 'suite': return ['--suite', 'big'], 'suite must be one of quick, full, openings, mates, special'
+    if case == 'suite and data': return ['--suite', 'mates', '--data', rows], "data must be left out with suite 'mates'"
+    if case == 'three models': return ['--model', 'c', '--compare', 'a', 'b'], '--compare a b names both models'
+    if case == 'empty data':
+        rows.write_text('')
+        return ['--data', rows], 'has no rows'
+    if case == 'no valid rows':
+        rows.write_text('not a row\nnor this\n')
+        return ['--data', rows], '2 of 2 rows cannot be read'
+    if case == 'no puzzles':
+        (tmp_path/'task.json').write_text('{"examples": []}')
+        return ['--data', tmp_path/'task.json'], 'has no rows to evaluate'
+    if case == 'other csv':
+        (tmp_path/'rows.csv').write_text('a,b\n1,2\n')
+        return ['--data', tmp_path/'rows.csv'], 'it has no column PuzzleId'
+    if case == 'vocabulary': return ['--model', make_model(tmp_path/'m', vocab_size=100), '--data', rows], '100'
+    if case == 'context': return ['--model', make_model(tmp_path/'m', n_positions=20), '--data', rows], 'the model reads 20 at most'
+    if case == 'output':
+        (tmp_path/'file').write_text('')
+        return ['--data', rows, '--output', tmp_path/'file'/'out'], 'file'
+
+
+CASES = ['suite', 'suite and data', 'three models', 'empty data', 'no valid rows', 'no puzzles', 'other csv', 'vocabulary', 'context', 'output']
+
+@pytest.mark.parametrize('case', CASES)
+def test_bad_usage_is_one_line(case, tmp_path):
+    args, said = bad(tmp_path, case)
+    code, out, err = call('eval', *args, cwd=tmp_path)
+    assert code == 2, err
+    assert err.startswith('rookworld_eval: ') and err.count('\n') == 1 and said in err, err
+
+
+def test_compare_two_models(tmp_path):
+    rows = tmp_path/'rows.txt'
+    rows.write_text('\n'.join(PUBLISHED))
+    code, out, err = call('eval', '--compare', make_model(tmp_path/'a'), make_model(tmp_path/'b'), '--data', rows, '--output', tmp_path/'out', cwd=tmp_path)
+    assert code == 0, err
+    assert 'published best move: black, 1 rows, is the best of its candidates in 0.0% and the worst in 100.0%' in out
+    found = json.loads((tmp_path/'out/eval.json').read_text())
+    table = pd.DataFrame(found['metrics'])
+    assert {'first_legal', 'random_legal', str(tmp_path/'a'), str(tmp_path/'b')} <= set(table.model)
+    assert {'difference', 'low', 'high', 'p'} <= set(found['comparison'][0])
+    assert list(pd.read_csv(tmp_path/'out/eval.csv').metric) == list(table.metric)
+    page = (tmp_path/'out/eval.html').read_text()
+    assert page.count('<article>') == 3 and '<script' not in page
+
+
+def test_batches_and_threads_change_nothing(tmp_path):
+    model, texts = make_model(tmp_path/'m'), []
+    for i, (size, threads) in enumerate([(1, 1), (7, 2), (256, 1)]):
+        code, out, err = call('eval', '--model', model, '--prompts', 12, '--batch_size', size, '--threads', threads, '--output', tmp_path/f'{i}.csv', cwd=tmp_path)
+        assert code == 0, err
+        texts.append((tmp_path/f'{i}.csv').read_text())
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_suites_have_fingerprints():
+    assert list(SUITES) == ['quick', 'full', 'openings', 'mates', 'special']
+    assert all(len(s.sha256) == 64 for s in SUITES.values())
+
+
+@pytest.mark.skipif(not find_engine(), reason='needs Stockfish')
+def test_stockfish_passes():
+    rows = load_rows('positions', env_ratio=0, split='eval', limit=40)[:]
+    published = [parse_row(text) for text in PUBLISHED]
+    rows = [replace(e, published_best=e.target.moves[e.target.evals.index((max if e.colour == 'white' else min)(e.target.evals))]) for e in rows]   # the label defect
+    rows += [*published, mate_example('6k1/5ppp/8/8/8/8/5PPP/R2R2K1 w - - 0 1')]
+    with EnginePool(nodes=1000) as pool:                             # as many as the labels were made with
+        pool.analyse([e.fen for e in rows])                          # all at once; the answers below come from its cache
+        def stockfish(prompt):
+            found, = pool.analyse([fen := parse_prompt(prompt).fen])
+            return PolicyAnswer(found.moves, found.evals, found.moves[0]).text(fen=fen)
+        table = summarize(judge_policy(stockfish, rows)).set_index(['slice', 'metric']).value
+    assert table['all', 'legal_best'] >= 0.99 and table['all', 'format_valid'] == 1 and table['all', 'mate_in_one'] == 1
+    assert table['all', 'top5_overlap'] > 0.8 and table['all', 'eval_error'] < 0.03 and table['all', 'regret'] < 0.02
+    for colour in ('white', 'black'): assert table[colour, 'best_move'] > 0.8
+    assert table['black', 'best_move_published'] < 0.3 < 0.7 < table['white', 'best_move_published']   # the defect shows, for Black and not for White
+    assert {m.name for m in METRICS if 'P' in m.task} == set(table['all'].index)

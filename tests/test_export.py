@@ -1,0 +1,158 @@
+"What rookworld_export writes, opened by `transformers`: equal logits, equal answers, the same weights to the last bit."
+import importlib.resources
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+import pandas as pd
+import pytest
+import torch
+import transformers
+from huggingface_hub import metadata_load
+from rookworld_nb.config import ExportConfig, TrainConfig
+from rookworld_nb.export import export_model
+from rookworld_nb.generate import generate
+from rookworld_nb.loader import load_model, save_model
+from rookworld_nb.model import GPT, PRESETS
+from rookworld_nb.tokenizer import EOT, load_tokenizer
+from rookworld_nb.train import train
+
+START = 'rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1'
+ENDING = '8/7p/2p5/p2pBpb1/P2P3k/2PK3P/1n4B1/8 w - - 1 49'
+PROMPTS = [f'P: {START}', f'P: {ENDING}', f'A: {START}+e2e4+e2e4+', f'A: {ENDING}+d3e2+d3e2+']
+EMBEDDED = importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
+
+
+def random_model(tokenizer, preset, n_positions):
+    torch.manual_seed(0)
+    model = GPT(replace(PRESETS[preset], vocab_size=tokenizer.vocab_size, n_positions=n_positions)).eval()
+    with torch.no_grad():
+        for p in model.parameters(): p += 0.02*torch.randn_like(p)
+    return model
+
+
+def same_weights(a, b): return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def assert_same_to_transformers(directory, model, tokenizer, **how):
+    "Equal logits and equal greedy completions on the four prompts."
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    ours = generate(model, tokenizer, PROMPTS, temperature=0, max_new_tokens=how.get('max_new_tokens', theirs.generation_config.max_new_tokens)).completions
+    for prompt, answer in zip(PROMPTS, ours):
+        ids = torch.tensor([tokenizer.encode(prompt)])
+        with torch.no_grad(): torch.testing.assert_close(theirs(ids).logits, model(ids), atol=1e-5, rtol=1e-5)
+        said = theirs.generate(ids, attention_mask=torch.ones_like(ids), **how)[0, ids.shape[1]:].tolist()
+        assert tokenizer.decode(said[:-1] if said[-1] == tokenizer.eot else said) == answer
+
+
+def call(*args, cwd):
+    "rookworld_export in a process of its own."
+    environ = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'}
+    code = 'import sys; from rookworld_nb.cli import export_command; sys.exit(export_command())'
+    done = subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_nano(tmp_path):
+    out = export_model(ExportConfig(run='nano', output=str(tmp_path/'nano')))
+    model, tokenizer = load_model('nano')
+    assert same_weights(model, load_model(out)[0])
+    assert_same_to_transformers(out, model, tokenizer)
+    with pytest.raises(ValueError): transformers.AutoTokenizer.from_pretrained(out)   # not an empty one
+
+
+def test_bfloat16_rounds_once(tmp_path):
+    tokenizer = load_tokenizer('chess')
+    model = random_model(tokenizer, 'tiny', 192)
+    save_model(model, tokenizer, tmp_path/'model')
+    once = export_model(ExportConfig(run=str(tmp_path/'model'), output=str(tmp_path/'once'), dtype='bfloat16'))
+    twice = export_model(ExportConfig(run=str(once), output=str(tmp_path/'twice'), dtype='bfloat16'))
+    for p, q in zip(model.parameters(), load_model(once)[0].parameters(), strict=True): assert torch.equal(p.bfloat16().float(), q)
+    assert (once/'model.safetensors').read_bytes() == (twice/'model.safetensors').read_bytes()
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    "Two steps of rookworld_train on a file."
+    folder = tmp_path_factory.mktemp('run')
+    with EMBEDDED.open('rb') as f: pd.read_parquet(f).head(600).to_parquet(folder/'some.parquet')
+    return train(TrainConfig(data=str(folder/'some.parquet'), output_dir=str(folder/'grpo'), max_steps=2, prompts_per_step=2, group_size=2, eval_prompts=6, threads=1, device='cpu'))
+
+
+def test_run(run, tmp_path):
+    code, out, err = call(run, 'mine', cwd=tmp_path)
+    assert (code, out) == (0, 'Model: mine\n'), err
+    model, tokenizer = load_model(run/'checkpoints'/'step-2')
+    assert same_weights(model, load_model(tmp_path/'mine')[0])
+    assert_same_to_transformers(tmp_path/'mine', model, tokenizer)
+
+
+def test_card_of_a_run(run, tmp_path):
+    card = export_model(ExportConfig(run=str(run), output=str(tmp_path/'mine'), license='mit'))/'README.md'
+    text, header = card.read_text(), metadata_load(card)
+    assert header['license'] == 'mit' and header['library_name'] == 'transformers'
+    assert 'rookworld_train --data some.parquet --seed 0 --max_steps 2 --prompts_per_step 2 --group_size 2 --eval_prompts 6' in text
+    assert 'sha256 `' in text and str(run.parent) not in text
+    change = next(r for r in json.loads((run/'comparison.json').read_text()) if (r['decoding'], r['task'], r['metric'], r['slice']) == ('greedy', 'P', 'reward', 'all'))
+    line = next(line for line in text.splitlines() if line.startswith('| greedy | P | reward |'))
+    assert f"| {change['difference']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}] |" in line
+    results = {m['type']: m['value'] for r in header['model-index'][0]['results'] if r['dataset']['config'] == 'P' for m in r['metrics']}
+    assert results['reward'] == round(change['after'], 4)
+
+
+def test_checkpoint_before_the_end_has_no_comparison(run, tmp_path):
+    longer = tmp_path/'longer'
+    longer.mkdir()
+    for file in ('eval.jsonl', 'comparison.json', 'checkpoints'): os.symlink(run/file, longer/file)
+    (longer/'config.json').write_text(replace(TrainConfig.from_json((run/'config.json').read_text()), max_steps=5).to_json())
+    text = (export_model(ExportConfig(run=str(longer), output=str(tmp_path/'mine')))/'README.md').read_text()
+    assert 'GRPO, 2 of 5 steps' in text and 'difference |' not in text
+
+
+def test_gpt2_tokenizer(tmp_path):
+    ours = load_tokenizer('gpt2')
+    model = random_model(ours, 'tiny', 320)
+    save_model(model, ours, tmp_path/'model')
+    out = export_model(ExportConfig(run=str(tmp_path/'model'), output=str(tmp_path/'out')))
+    theirs = transformers.AutoTokenizer.from_pretrained(out)
+    rows = pd.read_parquet(EMBEDDED.open('rb')).head(20)
+    texts = [f'P: {fen}' for fen in rows.fen] + [f'A: {fen}+e2e4+e2e4+{fen}+0.001+0+0' for fen in rows.fen]
+    texts += ['', ' ', 'Hello world', 'a  b   c', '\n\n\t x', "it's we'll", 'é ü ß', '♔♕ 棋', '😀', 'P: ' + ' '*89 + 'M: e2e4' + ' '*26 + 'E: -0.3 B: e2e4']
+    assert len(texts) == 50
+    for text in texts:
+        assert theirs(text).input_ids == ours.encode(text)
+        assert theirs.decode(ours.encode(text)) == text
+    assert (theirs.eos_token_id, theirs.pad_token_id, len(theirs), theirs(EOT).input_ids) == (ours.eot, ours.eot, ours.vocab_size, [ours.eot])
+    assert_same_to_transformers(out, model, ours)
+
+
+def test_gpt2_small_shape(tmp_path):
+    ours = load_tokenizer('gpt2')
+    model = random_model(ours, 'gpt2', 1024)
+    assert sum(p.numel() for p in model.parameters()) == 124_439_808
+    save_model(model, ours, tmp_path/'model')
+    out = export_model(ExportConfig(run=str(tmp_path/'model'), output=str(tmp_path/'out')))
+    assert (out/'model.safetensors').read_bytes() == (tmp_path/'model'/'model.safetensors').read_bytes()
+    assert same_weights(model, load_model(out)[0])
+    assert_same_to_transformers(out, model, ours, max_new_tokens=8)
+
+
+@pytest.mark.parametrize('case', ['no checkpoint', 'not empty', 'no model', 'a file in the way', 'public alone'])
+def test_refusals_are_one_line(case, tmp_path):
+    (tmp_path/'broken').mkdir()
+    (tmp_path/'broken'/'config.json').write_text(TrainConfig().to_json())
+    (tmp_path/'full').mkdir()
+    (tmp_path/'full'/'note').write_text('mine')
+    where = {'not empty': 'full', 'a file in the way': 'full/note/out'}.get(case, 'out')
+    code, out, err = call(*{'no checkpoint': ['broken'], 'no model': ['nowhere']}.get(case, ['nano']), where, *(['--public'] if case == 'public alone' else []), cwd=tmp_path)
+    assert (code, out) == (2, ''), err
+    assert err.startswith('rookworld_export: ') and err.count('\n') == 1, err
+    assert [p.name for p in (tmp_path/'full').iterdir()] == ['note'] and not (tmp_path/'out').exists()
+
+
+def test_push_without_network_keeps_the_export(tmp_path):
+    code, out, err = call('nano', 'out', '--push', 'me/mine', cwd=tmp_path)
+    assert (code, out) == (2, ''), err
+    assert err.startswith('rookworld_export: out is written, but uploading it to me/mine failed: ') and err.count('\n') == 1, err
+    assert (tmp_path/'out'/'README.md').is_file()
