@@ -21,6 +21,7 @@ from rookworld_nb.tokenizer import load_tokenizer
 transformers = pytest.importorskip('transformers')
 IDS = torch.randint(50257, (2, 12), generator=torch.Generator().manual_seed(0))
 SECRET = 'hf_secret'
+FULL = os.environ.get('HUB_SHAPE') == '124M'   # every layout at full size: 11 GB of disk and some minutes
 
 
 def environment(hub, home, **more):
@@ -67,11 +68,11 @@ def padded(tensors):
 
 
 def original():
-    "A small GPT-2 over GPT-2's vocabulary, every parameter random."
+    "A GPT-2 over GPT-2's vocabulary, small unless asked for, every parameter random."
     torch.manual_seed(0)
-    config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=32, n_positions=64)
+    config = transformers.GPT2Config(**{} if FULL else dict(n_layer=2, n_head=2, n_embd=32, n_positions=64))
     theirs = transformers.GPT2LMHeadModel(config).eval()
-    for p in theirs.parameters(): p.data += 0.1*torch.randn_like(p)
+    for p in theirs.parameters(): p.data += (0.01 if FULL else 0.1) * torch.randn_like(p)
     return theirs
 
 
@@ -122,7 +123,7 @@ for name in sys.argv[2:]:
 torch.save(found, 'found')
 '''
     torch.save(IDS, home/'ids')
-    code, out, err = python(code, home/'ids', *LAYOUTS, cwd=home, env=environment(hub, home/'home'))
+    code, out, err = python(code, home/'ids', *LAYOUTS, cwd=home, env=environment(hub, home/'home'), timeout=900)
     assert code == 0, err
     with torch.no_grad(): exact = theirs(IDS).logits
     expected = {'bf16': logits(config, bf16), 'fp16': logits(config, fp16), 'all at once': logits(config, bf16)}
@@ -133,7 +134,7 @@ torch.save(found, 'found')
 def test_a_published_layout_loads(layout, layouts):
     found, said = layouts.found[layout]
     assert torch.equal(found, layouts.expected.get(layout, layouts.ours))
-    assert (found - layouts.exact).abs().max() < (0.2 if layout in layouts.expected else 1e-4)
+    assert (found - layouts.exact).abs().max() < (0.05*layouts.exact.abs().max() if layout in layouts.expected else 1e-4)
     wanted = ['pickle'] * ('bin' in layout) + ['50304 rows are cropped'] * (('padded' in layout) + 2*(layout == 'all at once'))
     assert len(said) == len(wanted), said
     for sentence, message in zip(wanted, said): assert sentence in message
