@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['SWITCH', 'ALIASES', 'USAGE', 'FULL', 'parse_value', 'canonical', 'make_parser', 'read_config', 'run_command',
            'comparison_lines', 'train_command', 'pretrain_command', 'two_models', 'data_command', 'eval_command',
-           'newest_run', 'report_command', 'export_command']
+           'newest_run', 'report_command', 'export_command', 'sweep_command']
 
 # %% ../nbs/20_cli.ipynb #f3c20af2
 import os
 os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
 
-# %% ../nbs/20_cli.ipynb #e1f32d26
+# %% ../nbs/20_cli.ipynb #b5122d77
 import argparse
+import contextlib
 import difflib
 import errno
 import sys
@@ -20,7 +21,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from .config import Choice, Config, DataConfig, EvalConfig, ExportConfig, PretrainConfig, ReportConfig, TrainConfig, complaint, describe, kind_of
+from .config import Choice, Config, DataConfig, EvalConfig, ExportConfig, PretrainConfig, ReportConfig, SweepConfig, TrainConfig, complaint, describe, kind_of
+from .health import HealthError
 
 # %% ../nbs/20_cli.ipynb #cf963e21
 SWITCH = {'true': True, '1': True, 'yes': True, 'false': False, '0': False, 'no': False}  # how a switch is written in the environment
@@ -151,7 +153,7 @@ def _newest_unfinished():
     from rookworld_nb.resume import newest_unfinished
     return newest_unfinished()
 
-# %% ../nbs/20_cli.ipynb #7328c54b
+# %% ../nbs/20_cli.ipynb #7613af66
 USAGE = (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)  # exit code 2, unless a run had begun
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)  # the disk's fault: where in the code it was found does not help anybody
@@ -173,7 +175,7 @@ def run_command(
         usage = isinstance(e, USAGE) or isinstance(e, OSError) and e.errno == errno.EROFS
         error, code, text = e, (2 if usage and not begun else 1), _sentence(e)
         if code == 1:
-            if getattr(e, 'errno', None) not in FULL: traceback.print_exc()
+            if getattr(e, 'errno', None) not in FULL and not isinstance(e, HealthError): traceback.print_exc()
             text = f'failed with {type(e).__name__}: {text}'
     else: return 0
     print('; '.join([f'{prog}: {text}', *getattr(error, '__notes__', ())]), file=sys.stderr)
@@ -191,7 +193,7 @@ def comparison_lines(
             lines.append(f'{task} {metric:24} {r.before:8.3f} {r.after:8.3f} {r.difference:+8.3f}  [{r.low:+.3f}, {r.high:+.3f}] {int(r.n):8}  {r.verdict}'.rstrip())
     return lines
 
-# %% ../nbs/20_cli.ipynb #3d08ee3a
+# %% ../nbs/20_cli.ipynb #f44df65a
 def _finish_run(run):
     from rookworld_nb.checkpoint import list_checkpoints
     from rookworld_nb.report import comparison_table, conclusion, load_run, write_report
@@ -202,6 +204,16 @@ def _finish_run(run):
     print('\n'.join([*comparison_lines(comparison_table(found)), '', conclusion(found), '', f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
 
 
+@contextlib.contextmanager
+def _explained():
+    "A run that stopped because it was not well gets its page."
+    try: yield
+    except HealthError as e:
+        from rookworld_nb.report import write_post_mortem
+        e.add_note(f'post-mortem: {write_post_mortem(e.run)}')
+        raise
+
+
 def train_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
@@ -209,7 +221,8 @@ def train_command(
     def work():
         config, how = read_config(TrainConfig, sys.argv[1:] if args is None else args, 'rookworld_train', resume=True)
         from rookworld_nb.train import train
-        _finish_run(train(config, **how))
+        with _explained(): run = train(config, **how)
+        _finish_run(run)
     return run_command(work, 'rookworld_train')
 
 
@@ -303,3 +316,17 @@ def export_command(
         from rookworld_nb.export import export_model
         print(f'Model: {export_model(config)}' + f'\nHub: {config.push}' * bool(config.push))
     return run_command(work, 'rookworld_export')
+
+# %% ../nbs/20_cli.ipynb #64669bd8
+_TRIAL = ('import sys; from rookworld_nb.sweep import end_with_parent; end_with_parent(); '
+          'from rookworld_nb.cli import train_command; sys.exit(train_command())')
+
+def sweep_command(
+    args: list[str]|None = None, # arguments; None takes those of the process
+) -> int:                        # exit code
+    "Run many trainings over a space of choices, and compare them."
+    def work():
+        config, _ = read_config(SweepConfig, sys.argv[1:] if args is None else args, 'rookworld_sweep', positional='space')
+        from rookworld_nb.sweep import sweep
+        print(f'Report: {sweep(config, [sys.executable, "-c", _TRIAL])}')
+    return run_command(work, 'rookworld_sweep')

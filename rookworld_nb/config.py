@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['WORDS', 'VALUE_ALIASES', 'OUTSIDE_BASELINES', 'TINY', 'kind_of', 'complaint', 'Config', 'TrainConfig',
-           'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'ExportConfig', 'Choice', 'describe']
+           'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'SweepConfig', 'ExportConfig', 'Choice',
+           'describe']
 
 # %% ../nbs/00_config.ipynb #714228a5
 import inspect
@@ -90,7 +91,7 @@ def _check_common(config, shares=(), positive=(), not_negative=(), counts=()):
     if hasattr(config, 'device'):
         config._require("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'", lambda v: re.fullmatch(r'auto|cpu|mps|cuda(:\d+)?', v), 'device')
 
-# %% ../nbs/00_config.ipynb #358e27ee
+# %% ../nbs/00_config.ipynb #6a370fef
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(Config):
     "GRPO: sample completions, score them, make the better ones likelier."
@@ -184,6 +185,21 @@ class TrainConfig(Config):
     keep_last: int = 2              # newest checkpoints kept
     keep_best: int = 1              # checkpoints kept beside them: those with the highest mean sampled reward over their last save_every steps
     log_completions: int = 4        # sampled completions written down a step, with their receipts
+    # Health
+    kl_warn: float = 30.0           # KL to the reference, in nats per sequence, that is a warning
+    kl_act: float = 45.0            # KL to the reference, in nats per sequence, at which the run goes back to its stable checkpoint
+    reward_drop: float = 0.3        # the run goes back when the mean reward of the last health_window steps is so far below that of the best such window; half of it is a warning
+    entropy_warn: float = 1e-3      # mean entropy of a window, in nats per token, below which there is a warning
+    clip_warn: float = 0.5          # share of clipped tokens, mean of a window, above which there is a warning
+    silent_warn: float = 0.95       # share of groups without signal, mean of a window, above which there is a warning
+    slow_warn: float = 3.0          # a step that takes so many times the usual is a warning
+    memory_warn: float = 1.5        # memory of the process, as a multiple of that of the first window, above which there is a warning
+    health_window: int = 20         # steps over which health is judged where one step says little
+    health_adaptive: float = 0.0    # KL thresholds move up to the median of the last window plus so many times its median absolute deviation; 0 keeps them fixed
+    max_skips: int = 3              # skipped steps in a row (loss or gradient not finite) after which the run goes back
+    max_recoveries: int = 3         # how often a run may go back before it stops with a post-mortem
+    recovery_lr_factor: float = 0.5 # learning_rate is multiplied by this each time the run goes back, above 0 to 1
+    stable_after: int = 20          # healthy steps after which a checkpoint is the one to go back to; fewer when it would be rotated out before
 
     def __post_init__(self):
         super().__post_init__()
@@ -195,21 +211,23 @@ class TrainConfig(Config):
         "How many completions a step samples, before refills."
         return self.prompts_per_step * self.group_size
 
-# %% ../nbs/00_config.ipynb #d08131ab
+# %% ../nbs/00_config.ipynb #2628c8ff
 def _check_train_ranges(c):
     "Every number by itself, then against its neighbour."
-    _check_common(c, shares=['env_ratio', 'max_bad_rows', 'min_lr_ratio', 'gamma', 'gae_lambda', 'clip_low', 'kl_warmup_factor', 'reference_mix'],
-        positive=['temperature', 'env_temperature', 'top_p', 'env_top_p', 'engine_timeout', 'learning_rate', 'grad_clip', 'clip_high', 'value_clip', 'kl_target', 'kl_coef_min'],
-        not_negative=['seed', 'threads', 'top_k', 'env_top_k', 'reward_warmup_steps', 'overlong_buffer', 'overlong_penalty', 'ema_warmup_steps', 'engine_workers', 'min_std', 'value_coef', 'entropy_coef',
+    _check_common(c, shares=['env_ratio', 'max_bad_rows', 'min_lr_ratio', 'gamma', 'gae_lambda', 'clip_low', 'kl_warmup_factor', 'reference_mix', 'clip_warn', 'silent_warn'],
+        positive=['temperature', 'env_temperature', 'top_p', 'env_top_p', 'engine_timeout', 'learning_rate', 'grad_clip', 'clip_high', 'value_clip', 'kl_target', 'kl_coef_min',
+                  'kl_warn', 'reward_drop', 'slow_warn', 'memory_warn', 'recovery_lr_factor'],
+        not_negative=['entropy_warn', 'health_adaptive', 'max_recoveries', 'seed', 'threads', 'top_k', 'env_top_k', 'reward_warmup_steps', 'overlong_buffer', 'overlong_penalty', 'ema_warmup_steps', 'engine_workers', 'min_std', 'value_coef', 'entropy_coef',
                       'kl_coef', 'kl_warmup_steps', 'reference_refresh_steps', 'warmup_steps', 'weight_decay', 'max_refills', 'eval_every', 'keep_best', 'log_completions'],
-        counts=['max_steps', 'prompts_per_step', 'max_positions', 'max_new_tokens', 'engine_nodes', 'inner_steps', 'minibatches', 'micro_batch_size', 'kl_horizon', 'eval_prompts', 'save_every', 'keep_last'])
+        counts=['max_steps', 'prompts_per_step', 'max_positions', 'max_new_tokens', 'engine_nodes', 'inner_steps', 'minibatches', 'micro_batch_size', 'kl_horizon', 'eval_prompts', 'save_every', 'keep_last', 'health_window', 'max_skips', 'stable_after'])
     c._require('2 or more (a completion is judged against its own group)', lambda v: v >= 2, 'group_size')
-    c._require('1 or less', lambda v: v <= 1, 'top_p', 'env_top_p')
+    c._require('1 or less', lambda v: v <= 1, 'top_p', 'env_top_p', 'recovery_lr_factor')
     c._require('0 or more and below 1', lambda v: 0 <= v < 1, 'ema_momentum')
     c._require('between -0.3 and 1, as rewards are', lambda v: -0.3 <= v <= 1, 'success_reward')
     c._require(f'below max_new_tokens ({c.max_new_tokens})', lambda v: v < c.max_new_tokens, 'overlong_buffer')
     c._require(f'prompts_per_step ({c.prompts_per_step}) or less', lambda v: v <= c.prompts_per_step, 'minibatches')
     c._require(f'kl_coef_min ({c.kl_coef_min}) or more', lambda v: v >= c.kl_coef_min, 'kl_coef_max')
+    c._require(f'kl_warn ({c.kl_warn}) or more', lambda v: v >= c.kl_warn, 'kl_act')
 
 # %% ../nbs/00_config.ipynb #6e4e3098
 OUTSIDE_BASELINES = ('ema', 'value')   # baselines that do not come from the completion's own group: there, equal rewards say something too
@@ -256,7 +274,7 @@ class PretrainConfig(Config):
         _check_common(self, shares=['env_ratio', 'max_bad_rows'], positive=['learning_rate', 'grad_clip'], not_negative=['seed', 'threads', 'warmup_steps', 'weight_decay'],
             counts=['max_steps', 'batch_size', 'transitions', 'save_every', 'eval_prompts'])
 
-# %% ../nbs/00_config.ipynb #77577bd4
+# %% ../nbs/00_config.ipynb #0a90f92a
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
     "Rows: positions with Stockfish's labels, or special sets whose answers the rules give."
@@ -316,6 +334,27 @@ class EvalConfig(Config):
 class ReportConfig(Config):
     "The report of a run, as one HTML file."
     run: str|None = None            # run directory; None takes the newest below runs/
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig(Config):
+    "Many training runs over a space of choices, compared on one page."
+    # What
+    space: str|None = None          # TOML file: objective, [base], [space]; see 17_sweep
+    study: str|None = None          # name of the study; None takes the name of the file
+    output_dir: str = 'sweeps'      # the study is kept in OUTPUT_DIR/STUDY, one run directory a trial
+    storage: str|None = None        # database URL of Optuna's record, such as postgresql://..., which many machines may share; None is SQLite in the directory of the study
+    # How
+    trials: int|None = None         # end when so many trials have ended, also in earlier calls; None: 20, of a grid all
+    workers: int = 1                # processes, each with one trial at a time
+    sampler: Literal['tpe', 'random', 'grid'] = 'tpe' # where the next trial is: near good ones, anywhere, or every combination in turn
+    prune: bool = False             # stop runs whose mean reward so far is below the median of the others
+    seed: int = 0                   # of the sampler; that of the runs is a field of [base] or [space]
+
+    def __post_init__(self):
+        super().__post_init__()
+        _check_common(self, not_negative=['seed'], counts=['trials', 'workers'])
+        self._require('a name of letters, digits, - _ and .', lambda v: re.fullmatch(r'\w[\w.-]*', v), 'study')
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,7 +118,7 @@ def _in_use(run):
         with only_writer(run): return False
     except ValueError: return True
 
-# %% ../nbs/15b_resume.ipynb #bade503c
+# %% ../nbs/15b_resume.ipynb #e0eb59b7
 def is_complete(
     run: str|Path,       # run directory
     config: TrainConfig, # max_steps
@@ -129,11 +129,11 @@ def is_complete(
 
 def newest_unfinished(
     directory: str|Path = 'runs', # where run directories lie
-) -> Path:                        # the run with the newest config.json that is neither complete nor being written
+) -> Path:                        # the run with the newest config.json that is neither complete, nor being written, nor stopped with a post-mortem
     "The run that `--resume auto` means. Raises FileNotFoundError when there is none."
     found = sorted(Path(directory).glob('*/config.json'), key=lambda p: p.stat().st_mtime, reverse=True)
     for file in found:
         with contextlib.suppress(ValueError):                   # not the config.json of a run
             config = TrainConfig.from_json(file.read_text())
-            if not is_complete(file.parent, config) and not _in_use(file.parent): return file.parent
+            if not is_complete(file.parent, config) and not (file.parent/'post_mortem.json').exists() and not _in_use(file.parent): return file.parent
     raise FileNotFoundError(f'--resume auto: none of the {len(found)} runs below {directory}/ is left unfinished')

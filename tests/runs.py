@@ -44,7 +44,7 @@ def die(): os.kill(os.getpid(), signal.SIGKILL)
 
 
 def contents(out):
-    "All that a run wrote, times left out."
-    rows = {f.name: [{k: v for k, v in json.loads(l).items() if not k.startswith('time_')} for l in f.read_text().splitlines()] for f in out.glob('*.jsonl')}
+    "All that a run wrote, times and memory left out."
+    rows = {f.name: [{k: v for k, v in json.loads(l).items() if not k.startswith(('time_', 'memory_'))} for l in f.read_text().splitlines()] for f in out.glob('*.jsonl')}
     weights = {str(f.relative_to(out)): f.read_bytes() for f in out.glob('checkpoints/step-*/*.safetensors')}
     return rows | weights | {'comparison': (out/'comparison.json').read_text(), 'files': sorted(p.name for p in out.iterdir())}
