@@ -8,7 +8,7 @@ __all__ = ['FORMAT', 'flatten_optimizer', 'restore_optimizer', 'seed_generators'
            'mark_stable', 'rotate_checkpoints', 'CheckpointError', 'verify_checkpoint', 'load_checkpoint',
            'latest_good_checkpoint', 'latest_checkpoint']
 
-# %% ../nbs/14_checkpoint.ipynb #96cca2d4
+# %% ../nbs/14_checkpoint.ipynb #bae60bef
 import hashlib
 import itertools
 import json
@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from . import __version__
-from .loader import load_model, save_model
+from .loader import file_sha256, load_model, save_model
 
 # %% ../nbs/14_checkpoint.ipynb #b0d5edc6
 def flatten_optimizer(
@@ -101,12 +101,8 @@ def write_at_once(
     os.replace(unfinished, file)
     fsync(file.parent)
 
-# %% ../nbs/14_checkpoint.ipynb #d3e378a7
+# %% ../nbs/14_checkpoint.ipynb #1477fe83
 FORMAT = 1  # of the directory; a reader refuses a higher one
-
-def _sha256(path):
-    with open(path, 'rb') as f: return hashlib.file_digest(f, 'sha256').hexdigest()
-
 
 def _record_sha256(record):
     "Checksum of the manifest's own contents."
@@ -125,7 +121,7 @@ def _write_files(folder, step, model, tokenizer, optimizer, state, modules, scor
     for name, found in beside.items(): _save_tensors(found, folder/f'{name}.safetensors')
     parameters = [list(p.shape) for g in optimizer.param_groups for p in g['params']]
     (folder/'state.json').write_text(json.dumps(dict(state=state, generators=numbers, parameters=parameters)) + '\n')
-    files = {p.name: dict(size=p.stat().st_size, sha256=_sha256(p)) for p in sorted(folder.iterdir())}
+    files = {p.name: dict(size=p.stat().st_size, sha256=file_sha256(p)) for p in sorted(folder.iterdir())}
     record = dict(format=FORMAT, version=__version__, torch=torch.__version__, step=step, score=score, files=files)
     (folder/'MANIFEST.json').write_text(json.dumps(record | dict(sha256=_record_sha256(record)), indent=1) + '\n')
     for p in [*folder.iterdir(), folder]: fsync(p)
@@ -247,7 +243,7 @@ def rotate_checkpoints(
     for path in list_checkpoints(run_dir):
         if path not in (*past[-keep_last:], *best, stable_checkpoint(run_dir)): _discard(path)
 
-# %% ../nbs/14_checkpoint.ipynb #1eb2f98d
+# %% ../nbs/14_checkpoint.ipynb #bb518478
 class CheckpointError(ValueError):
     "A checkpoint that is missing or is not what was written; the message names the file."
 
@@ -275,7 +271,7 @@ def verify_checkpoint(
         if not file.is_file(): raise CheckpointError(f'damaged checkpoint: {file} is missing')
         size = file.stat().st_size
         if size != expected['size']: raise CheckpointError(f'damaged checkpoint: {file} has {size} bytes instead of {expected["size"]}')
-        if _sha256(file) != expected['sha256']: raise CheckpointError(f'damaged checkpoint: {file} does not match its checksum')
+        if file_sha256(file) != expected['sha256']: raise CheckpointError(f'damaged checkpoint: {file} does not match its checksum')
     return record
 
 # %% ../nbs/14_checkpoint.ipynb #bd05658f

@@ -274,7 +274,7 @@ class PretrainConfig(Config):
         _check_common(self, shares=['env_ratio', 'max_bad_rows'], positive=['learning_rate', 'grad_clip'], not_negative=['seed', 'threads', 'warmup_steps', 'weight_decay'],
             counts=['max_steps', 'batch_size', 'transitions', 'save_every', 'eval_prompts'])
 
-# %% ../nbs/00_config.ipynb #0a90f92a
+# %% ../nbs/00_config.ipynb #87b69e41
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
     "Rows: positions with Stockfish's labels, or special sets whose answers the rules give."
@@ -297,7 +297,7 @@ class DataConfig(Config):
         _check_common(self, positive=['timeout'], not_negative=['seed', 'workers'], counts=['positions', 'nodes', 'shard_size'])
         self._require('between 1 and 5', lambda v: 1 <= v <= 5, 'multipv')
 
-
+# %% ../nbs/00_config.ipynb #dd2b4d2a
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig(Config):
     "Held-out metrics of a model, with intervals, beside trivial answers."
@@ -329,7 +329,7 @@ class EvalConfig(Config):
         self._require('one of quick, full, openings, mates, special', lambda v: v in ('quick', 'full', 'openings', 'mates', 'special'), 'suite')
         if self.suite: self._require(f'left out with suite {self.suite!r}, which has its own rows', lambda v: v == 'positions', 'data')
 
-
+# %% ../nbs/00_config.ipynb #a0ce2337
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig(Config):
     "The report of a run, as one HTML file."

@@ -6,7 +6,7 @@
 __all__ = ['MAX_REASONS', 'SHOWN', 'BLOCK', 'HONEST', 'COLUMNS', 'HUB_ROWS', 'SUFFIXES', 'Example', 'policy_example',
            'env_example', 'parse_row', 'audit_labels', 'Rows', 'read_positions', 'parse_expected_fen', 'load_rows']
 
-# %% ../nbs/08_dataset.ipynb #396dd2c5
+# %% ../nbs/08_dataset.ipynb #f56c4836
 import hashlib
 import importlib.resources
 import json
@@ -31,7 +31,7 @@ from huggingface_hub import HfFileSystem
 from .board import transition
 from .tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion, parse_prompt, split_row
 from .positions import choose_move, position_hash, split_of
-from .loader import hub_failure, quiet_hub
+from .loader import file_sha256, hub_failure, quiet_hub
 
 # %% ../nbs/08_dataset.ipynb #d50f832f
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows):
     if limit is None: warnings.warn(f'{repo}: taking the first {HUB_ROWS:,} rows; set a limit for more', stacklevel=3)
     return _collect(_hub_blocks(hub, repo), parse_row, repo, split, limit or HUB_ROWS, fix_best, max_bad_rows, stop_early=True)
 
-# %% ../nbs/08_dataset.ipynb #cdcdbeaf
+# %% ../nbs/08_dataset.ipynb #e836c01c
 def _shards(folder):
     "The parquet files of a directory in the order of their names, or those of its manifest, each checked before it is read."
     if not (manifest := folder/'manifest.json').exists():
@@ -399,8 +399,7 @@ def _shards(folder):
 
 def _untouched(path, sha256):
     "The path of a file that is still what its manifest says."
-    with open(path, 'rb') as f: found = hashlib.file_digest(f, 'sha256').hexdigest()
-    if found != sha256: raise ValueError(f'{path} is not the file that its manifest.json lists: the sha256 differs')
+    if file_sha256(path) != sha256: raise ValueError(f'{path} is not the file that its manifest.json lists: the sha256 differs')
     return path
 
 # %% ../nbs/08_dataset.ipynb #0e3d474d

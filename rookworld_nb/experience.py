@@ -19,7 +19,7 @@ from .scoring import Scorer, make_scorer
 from .generate import Rollouts, concat_rollouts, generate
 from .grpo import overlong_penalty, zero_signal_groups
 
-# %% ../nbs/14a_experience.ipynb #5a063033
+# %% ../nbs/14a_experience.ipynb #55701da6
 TOO_HARD, TOO_EASY, SECOND_CHANCE = 0.2, 0.8, 0.25  # shares of successes between which a prompt teaches; how often one outside is asked again
 
 @lru_cache(4)
@@ -40,7 +40,7 @@ class PromptSource:
         self.rows = {kind: rows.of_kind(kind) if isinstance(rows, Rows) else [r for r in rows if r.kind == kind] for kind in 'PA'}
         self.seed, self.difficulty_filter = seed, difficulty_filter
         self.used, self.skipped, self.success = dict(P=0, A=0), 0, dict(P={}, A={})
-        self._number = {}   # prompt -> number of its row, of the prompts taken so far
+        self._number = {}   # prompt -> number of its row, of the prompts taken since the last `record`
 
     def take(
         self,
@@ -69,6 +69,7 @@ class PromptSource:
     ) -> None:
         "Remember the share of successes of each prompt."
         for e, group in zip(examples, rewards): self.success[e.kind][self._number[e.prompt()]] = (group >= success_reward).float().mean().item()
+        self._number.clear()
 
     def state_dict(self) -> dict: # as JSON can hold it
         "Where the source stands."

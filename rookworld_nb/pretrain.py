@@ -6,8 +6,7 @@
 __all__ = ['tokenize', 'TokenRows', 'transition_rows', 'completion_loss', 'mixed_batches', 'learning_rate_at', 'supervised_step',
            'starting_model', 'training_rows', 'pretrain', 'write_recipe']
 
-# %% ../nbs/13_pretrain.ipynb #e388ed39
-import hashlib
+# %% ../nbs/13_pretrain.ipynb #fd6add2e
 import json
 import math
 import multiprocessing
@@ -24,7 +23,7 @@ from tqdm.auto import tqdm
 from .config import PretrainConfig
 from .tokenizer import load_tokenizer
 from .model import GPT, PRESETS
-from .loader import load_model, pick_device, save_model
+from .loader import file_sha256, load_model, pick_device, save_model
 from .dataset import Example, load_rows
 from .synthetic import generate_transitions
 from .evaluate import judge_rows, summarize
@@ -202,7 +201,7 @@ def pretrain(
     write_recipe(config, model, tokenizer, tasks, round(time.time()-started))
     return out
 
-# %% ../nbs/13_pretrain.ipynb #c8a6ad88
+# %% ../nbs/13_pretrain.ipynb #428fa88b
 def write_recipe(
     config: PretrainConfig,       # of the run
     model: GPT,                   # as trained
@@ -215,7 +214,7 @@ def write_recipe(
     measured = summarize(judge_rows(model.eval(), tokenizer, held_out)) if held_out else pd.DataFrame()
     count = {kind: len(rows) for kind, rows in tasks.items()}
     recipe = dict(config=asdict(config), parameters=sum(p.numel() for p in model.parameters()), policy_rows=count.get('P', 0), env_rows=count.get('A', 0),
-                  data_sha256=hashlib.sha256(Path(config.data).read_bytes()).hexdigest() if Path(config.data).is_file() else None,
+                  data_sha256=file_sha256(config.data) if Path(config.data).is_file() else None,
                   seconds=seconds, metrics=measured.to_dict('records'))
     out = Path(config.output_dir)/'pretrain.json'
     out.write_text(json.dumps(recipe, indent=1))

@@ -6,7 +6,7 @@
 __all__ = ['MAY_CHANGE', 'config_changes', 'reopen_run', 'data_sha256', 'model_sha256', 'origin_of', 'check_origin',
            'starting_point', 'only_writer', 'is_complete', 'newest_unfinished']
 
-# %% ../nbs/15b_resume.ipynb #0cd03725
+# %% ../nbs/15b_resume.ipynb #553ba1ba
 import contextlib
 import fcntl
 import hashlib
@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from . import __version__
 from .config import TrainConfig
+from .loader import file_sha256
 from .checkpoint import CheckpointError, checkpoint_step, latest_good_checkpoint, list_checkpoints
 
 # %% ../nbs/15b_resume.ipynb #f13cbce8
@@ -46,17 +47,15 @@ def reopen_run(
         raise ValueError(f'{out} was started under other choices ({", ".join(changes)}): with --allow_config_change it goes on under the new ones')
     return out
 
-# %% ../nbs/15b_resume.ipynb #0e221480
+# %% ../nbs/15b_resume.ipynb #2a33f9c4
 def data_sha256(
     data: str, # `data` of a configuration
 ) -> str|None: # of the file, or of the names and contents of a directory's parquet files; None when there is no local file
     "Which rows these are."
     path = Path(str(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet')) if data == 'positions' else Path(data)
-    def of(file):
-        with open(file, 'rb') as f: return hashlib.file_digest(f, 'sha256').hexdigest()
-    if path.is_file(): return of(path)
+    if path.is_file(): return file_sha256(path)
     if not path.is_dir(): return None
-    return hashlib.sha256(''.join(f'{p.name} {of(p)}\n' for p in sorted(path.glob('*.parquet'))).encode()).hexdigest()
+    return hashlib.sha256(''.join(f'{p.name} {file_sha256(p)}\n' for p in sorted(path.glob('*.parquet'))).encode()).hexdigest()
 
 
 def model_sha256(

@@ -94,8 +94,8 @@ def _picture(task, answer, truth):
     fill = {chess.SQUARE_NAMES[i ^ 56]: '#d9534faa' if got[i] != true[i] else '#5cb85caa' for i in range(64) if got[i] != true[i] or before[i] != true[i]}
     return board_svg(answer.fen, size=220, fill=fill)
 
-# %% ../nbs/09_reward_scorer.ipynb #8c41ef0f
-@lru_cache(4096)
+# %% ../nbs/09_reward_scorer.ipynb #46765c51
+@lru_cache(256)
 def legal_moves(
     fen: str,            # a valid position
 ) -> frozenset[str]:     # UCI
@@ -255,8 +255,8 @@ def _score_text(prompt, task, text, truth, reason, weights, values):
     table = weights['text']
     return _receipt({'unparsable': table['unparsable'], 'readable': table['readable'] * share}, f'unparsable: {reason}', -0.3, 0.2, (task, answer, truth, weights))
 
-# %% ../nbs/09_reward_scorer.ipynb #57b466e2
-@lru_cache(4096)
+# %% ../nbs/09_reward_scorer.ipynb #99627e7c
+@lru_cache(256)
 def _rules(fen, uci, history):
     t = transition(fen, uci, history)
     return EnvAnswer(t.fen, t.reward, t.terminated, t.truncated)

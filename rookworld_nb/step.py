@@ -241,7 +241,7 @@ def backward_pass(
                 entropy_nats=(H*mask).sum().item(), kl_nats=(far*mask).sum().item(), ratio_max=stats['ratio_max'], sampling_gap_nats=stats['log_ratio_max'],
                 **{k: int(mask.sum()) * stats[k] for k in ('clip_share_low', 'clip_share_high')})
 
-# %% ../nbs/14b_step.ipynb #ace7427b
+# %% ../nbs/14b_step.ipynb #aa5dd5f2
 IDENTITY_TOLERANCE = 1e-3  # nats: what rounding may make of a log-ratio that is 0
 
 def _check_identity(gap: float, kl: float, fresh: bool):
@@ -260,7 +260,7 @@ def minibatches(
     if config.minibatches == 1: return torch.arange(n),
     return torch.randperm(n, generator=torch.Generator().manual_seed(rollout_seed(config.seed, step, 100 - inner % 50))).chunk(config.minibatches)
 
-
+# %% ../nbs/14b_step.ipynb #1dd0e572
 def _gradient(learner, r: Rollouts, targets: Targets) -> list[dict]:
     "The gradient of some rollouts, from micro-batches; what `backward_pass` told of each."
     config, tokens, parts = learner.config, trained_tokens(r, learner.config), []
@@ -299,7 +299,7 @@ def _optimizer_step(learner, r: Rollouts, targets: Targets) -> dict:
     learner.optimizer.step()
     return told | dict(grad_norm=norm)
 
-
+# %% ../nbs/14b_step.ipynb #fa23e830
 def update(
     learner: Learner,     # learns
     batch: Experience,    # P groups
@@ -307,7 +307,7 @@ def update(
     step: int,            # from 1
 ) -> dict:                # of the last pass; but sampling_gap_nats, of the first step: how far scoring is from sampling before any update
     "Learn from one batch: `inner_steps` passes of `minibatches` optimizer steps."
-    r, width = batch.rollouts, batch.rollouts.completion_ids.shape[1]
+    r = batch.rollouts
     for inner in range(learner.config.inner_steps):
         told = []
         for prompts in minibatches(len(batch.examples), learner.config, step, inner):

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['REASONS', 'KINDS', 'OUTCOMES', 'is_ordinary', 'generate_transitions', 'Kind', 'special_rows', 'make_rows']
 
-# %% ../nbs/08a_synthetic.ipynb #31f4217c
-import hashlib
+# %% ../nbs/08a_synthetic.ipynb #ef063184
 import json
 import os
 import random
@@ -25,6 +24,7 @@ from .config import DataConfig
 from .tasks import REWARDS
 from .positions import choose_move, generate_positions, move_weight, split_of
 from .engine import analyse_positions, engine_version, find_engine
+from .loader import file_sha256
 from .dataset import Example, env_example
 
 # %% ../nbs/08a_synthetic.ipynb #084b7618
@@ -261,7 +261,7 @@ def special_rows(
         if made < n: raise too_few(made)
     return rows()
 
-# %% ../nbs/08a_synthetic.ipynb #1b62388f
+# %% ../nbs/08a_synthetic.ipynb #7c4cb606
 OUTCOMES = dict(zip(REWARDS, ('legal', 'mate', 'draw', 'illegal')))   # what a move led to, by the reward that the row names
 
 def _write_whole(path, write):
@@ -280,11 +280,7 @@ def _counts(path):
     if 'phase' in table.column_names: return Counter(table['phase'].to_pylist())
     return Counter(OUTCOMES[text.rsplit('+', 3)[1]] for text in table['text'].to_pylist())
 
-
-def _sha256(path):
-    with open(path, 'rb') as f: return hashlib.file_digest(f, 'sha256').hexdigest()
-
-# %% ../nbs/08a_synthetic.ipynb #fab4e653
+# %% ../nbs/08a_synthetic.ipynb #a0e18eee
 def _choices(config):
     "What decides the rows. The special kinds need no engine."
     if config.kind != 'positions': return dict(kind=config.kind, engine=None, nodes=None, multipv=None, seed=config.seed, shard_size=config.shard_size)
@@ -301,7 +297,7 @@ def _shards(config):
 def _good_shards(directory, files, shards):
     "The entries of a manifest that are wanted and whose file is as it was written."
     found = [f for f in files if f['rows'] == shards.get(f['name']) and (directory/f['name']).is_file()]
-    return [f for f in found if _sha256(directory/f['name']) == f['sha256']]
+    return [f for f in found if file_sha256(directory/f['name']) == f['sha256']]
 
 
 def _open_manifest(directory, choices, shards):
@@ -321,7 +317,7 @@ def _open_manifest(directory, choices, shards):
 
 def _save_manifest(directory, manifest): _write_whole(directory/'manifest.json', lambda f: f.write_text(json.dumps(manifest, indent=1) + '\n'))
 
-# %% ../nbs/08a_synthetic.ipynb #116480de
+# %% ../nbs/08a_synthetic.ipynb #23676332
 def _labelled_rows(config, todo):
     "The rows of kind 'positions'; None stands for a row of a finished shard."
     positions = generate_positions(config.positions, config.seed)
@@ -353,7 +349,7 @@ def _fill(directory, manifest, shards, config):
             made = list(islice(bar, size))
             if i not in todo: continue
             _write_table(pa.Table.from_pylist(made), directory/name)
-            files[name] = dict(name=name, rows=len(made), sha256=_sha256(directory/name))
+            files[name] = dict(name=name, rows=len(made), sha256=file_sha256(directory/name))
             manifest['files'] = [files[n] for n in shards if n in files]
             manifest['counts'] = dict(sorted((Counter(manifest['counts']) + _counts(directory/name)).items()))
             _save_manifest(directory, manifest)

@@ -121,8 +121,8 @@ def _check_fen(fen):
     for (name, shape), word in zip(_FEN_FIELDS.items(), fields):
         if not re.fullmatch(shape, word): raise ValueError(f'FEN: {word!r:.20} is no {name}')
 
-# %% ../nbs/02_tasks.ipynb #b0c2470a
-@lru_cache(4096)
+# %% ../nbs/02_tasks.ipynb #a25b3a6d
+@lru_cache(256)
 def parse_prompt(
     text: str,              # 'P: <fen>' with or without trailing spaces, or 'A: <fen>+<move>+<history>+' with or without 'A: '
 ) -> PolicyTask|EnvTask:    # ValueError with the text when it is neither

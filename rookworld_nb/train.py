@@ -316,7 +316,7 @@ def _give_up(out: Path, step: int, signals: list, recoveries: int):
     write_at_once(out/POST_MORTEM[0], json.dumps(told, indent=1) + '\n')
     raise HealthError(sentence, out)
 
-# %% ../nbs/16_train.ipynb #3e7a70b5
+# %% ../nbs/16_train.ipynb #bd094c24
 def train(
     config: TrainConfig,          # every choice
     resume: str|Path|None = None, # a run directory to go on with, see `reopen_run`
@@ -349,7 +349,7 @@ def _train(config, out, scorer, allow_config_change):
         _repeat(running, begin, held_out, RunLog(out), done, origin)
     return out
 
-
+# %% ../nbs/16_train.ipynb #47ef49ac
 def _step(running: Running, log: RunLog, step: int) -> list: # signals
     "One step, judged and written down."
     row, samples = train_step(running.learner, running.source, step)

@@ -40,6 +40,13 @@ def end(pid):
 def in_child(args, prepared=None, err=None): return end(begin(args, prepared, err))
 
 
+def undisturbed(folder, choices):
+    "A whole run: its arguments but for the directory, what it leaves, and where."
+    args = [*choices, '--data', some_positions(folder), '--output_dir']
+    assert in_child([*args, folder/'run']) == 0
+    return args, contents(folder/'run'), folder/'run'
+
+
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 
 

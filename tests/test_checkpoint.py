@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from rookworld_nb import resume, train
 from rookworld_nb.checkpoint import CheckpointError, latest_good_checkpoint, list_checkpoints, mark_stable, stable_checkpoint, verify_checkpoint
-from runs import contents, die, in_child, some_positions
+from runs import contents, die, in_child, undisturbed
 
 CHOICES = '--model nano --max_steps 4 --save_every 1 --keep_last 9 --prompts_per_step 2 --group_size 2 --env_ratio 0.5 --eval_prompts 4 --warmup_steps 2 --threads 1'.split()
 
@@ -17,10 +17,7 @@ CHOICES = '--model nano --max_steps 4 --save_every 1 --keep_last 9 --prompts_per
 @pytest.fixture(scope='module')
 def given(tmp_path_factory):
     "The arguments of a run of four steps with all its checkpoints, what it leaves, and where."
-    folder = tmp_path_factory.mktemp('whole')
-    args = [*CHOICES, '--data', some_positions(folder), '--output_dir']
-    assert in_child([*args, folder/'run']) == 0
-    return args, contents(folder/'run'), folder/'run'
+    return undisturbed(tmp_path_factory.mktemp('whole'), CHOICES)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rookworld_nb import checkpoint, step as learning, train
-from runs import begin, contents, die, end, in_child, some_positions
+from runs import begin, contents, die, end, in_child, some_positions, undisturbed
 
 KILLS = int(os.environ.get('KILLS', 6))
 COMMON = '--model nano --max_steps 6 --prompts_per_step 2 --group_size 4 --env_ratio 0.5 --warmup_steps 2 --threads 1'.split()
@@ -37,10 +37,7 @@ def killed(args, name, step, half=False):
 @pytest.fixture(scope='module')
 def given(tmp_path_factory):
     "The arguments of the run, and what it leaves when nobody disturbs it."
-    folder = tmp_path_factory.mktemp('whole')
-    args = [*CHOICES, '--data', some_positions(folder), '--output_dir']
-    assert in_child([*args, folder/'run']) == 0
-    return args, contents(folder/'run'), folder/'run'
+    return undisturbed(tmp_path_factory.mktemp('whole'), CHOICES)
 
 
 def go_on(out, whole):
