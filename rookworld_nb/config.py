@@ -329,7 +329,7 @@ class EvalConfig(Config):
         self._require('one of quick, full, openings, mates, special', lambda v: v in ('quick', 'full', 'openings', 'mates', 'special'), 'suite')
         if self.suite: self._require(f'left out with suite {self.suite!r}, which has its own rows', lambda v: v == 'positions', 'data')
 
-# %% ../nbs/00_config.ipynb #a0ce2337
+# %% ../nbs/00_config.ipynb #913862dc
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig(Config):
     "The report of a run, as one HTML file."
@@ -340,7 +340,7 @@ class ReportConfig(Config):
 class SweepConfig(Config):
     "Many training runs over a space of choices, compared on one page."
     # What
-    space: str|None = None          # TOML file: objective, [base], [space]; see 17_sweep
+    space: str|None = None          # TOML file: objective, [base], [space]; see 16b_space
     study: str|None = None          # name of the study; None takes the name of the file
     output_dir: str = 'sweeps'      # the study is kept in OUTPUT_DIR/STUDY, one run directory a trial
     storage: str|None = None        # database URL of Optuna's record, such as postgresql://..., which many machines may share; None is SQLite in the directory of the study

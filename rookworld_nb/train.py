@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['POST_MORTEM', 'RunLog', 'open_run', 'Interrupt', 'evaluate_run', 'load_prompts', 'Running', 'train']
 
-# %% ../nbs/16_train.ipynb #83e80931
+# %% ../nbs/16_train.ipynb #c98b2dc5
 import contextlib
 import json
 import math
@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from .step import Learner, task_token_ids, train_step
 from .health import LEVELS, MACHINE, HealthError, HealthMonitor, process_memory_gb, worst
 from .resume import check_origin, config_changes, is_complete, only_writer, origin_of, reopen_run, starting_point
 
-# %% ../nbs/16_train.ipynb #a34bae7e
+# %% ../nbs/16_train.ipynb #0da3cf02
 class RunLog:
     "The files of a run directory: every row is on disk before the next step begins."
     def __init__(
@@ -84,7 +85,9 @@ class RunLog:
             if rows: self.append(f'{name}-discarded', rows)
 
 
-def _rows_of(file): return [row for line in file.read_text().splitlines() if (row := _row(line))]
+def _rows_of(file):
+    "One at a time: all of them together would be memory that grows with the run."
+    with open(file) as lines: yield from filter(None, map(_row, lines))
 
 
 def _row(line):
@@ -206,11 +209,11 @@ def _evaluation_due(step: int, config: TrainConfig) -> bool:
     "Between the first evaluation and the last."
     return bool(config.eval_every) and step % config.eval_every == 0 and 0 < step < config.max_steps
 
-# %% ../nbs/16_train.ipynb #73c27b3b
+# %% ../nbs/16_train.ipynb #972eb868
 def _recent_reward(out: Path, steps: int, last: int) -> float:
     "Mean sampled reward of some steps."
-    rows = [row['reward_mean'] for row in _rows_of(out/'metrics.jsonl') if row['step'] <= last][-steps:]
-    return sum(rows) / len(rows)
+    rewards = deque((row['reward_mean'] for row in _rows_of(out/'metrics.jsonl') if row['step'] <= last), maxlen=steps)
+    return sum(rewards) / len(rewards)
 
 
 @dataclass

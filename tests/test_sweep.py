@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 from rookworld_nb.cli import read_config
 from rookworld_nb.config import SweepConfig, TrainConfig
-from rookworld_nb.sweep import Sweep, command_line, trials_table
+from rookworld_nb.sweep import Sweep
+from rookworld_nb.trials import command_line, trials_table
 
 POSITIONS = importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
 SPACE = '''
