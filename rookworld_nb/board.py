@@ -51,7 +51,8 @@ class BoardPicture:
     fen: str                     # the position
     svg: str = field(repr=False) # its picture
 
-    def __str__(self): return f'<img alt="{self.fen}" src="data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}">'
+    def __str__(self):
+        return f'<img alt="{self.fen}" src="data:image/svg+xml;base64,{base64.b64encode(self.svg.encode()).decode()}">'
     def _repr_html_(self): return str(self)
 
 
@@ -65,9 +66,12 @@ def board_svg(
 ) -> BoardPicture:               # displays itself in a notebook
     "A picture of a position; a king in check is red."
     board = _board(fen)
-    drawn = [chess.svg.Arrow(chess.parse_square(uci[:2]), chess.parse_square(uci[2:4]), color=colour) for uci, colour in (arrows or {}).items()]
-    svg = chess.svg.board(board, size=size, lastmove=_move(last_move) if last_move else None, check=board.king(board.turn) if board.is_check() else None, arrows=drawn,
-                          fill={chess.parse_square(square): colour for square, colour in (fill or {}).items()}, orientation=not black_below)
+    drawn = [chess.svg.Arrow(chess.parse_square(uci[:2]), chess.parse_square(uci[2:4]), color=colour)
+             for uci, colour in (arrows or {}).items()]
+    svg = chess.svg.board(board, size=size, lastmove=_move(last_move) if last_move else None,
+                          check=board.king(board.turn) if board.is_check() else None, arrows=drawn,
+                          fill={chess.parse_square(square): colour for square, colour in (fill or {}).items()},
+                          orientation=not black_below)
     return BoardPicture(fen, str(svg))
 
 # %% ../nbs/01_board.ipynb #5fe7f6cb
@@ -115,10 +119,12 @@ def _with_history(board, moves):
         game = _replay(chess.Board(), moves)
         if game and game.fen() == board.fen(): return game
     root, undone = board, 0
-    while undone < min(len(moves), board.halfmove_clock) and (before := _undo(root, moves[-1-undone])): root, undone = before, undone + 1
+    while undone < min(len(moves), board.halfmove_clock) and (before := _undo(root, moves[-1-undone])):
+        root, undone = before, undone + 1
     first = _move(moves[-1-undone]) if 0 < undone < len(moves) else None
     if first and root.piece_type_at(first.to_square) == chess.PAWN and abs(first.to_square - first.from_square) == 16:
-        root.ep_square = (first.to_square + first.from_square) // 2    # after a double push a pawn could be taken: not the position it will be later
+        # after a double push a pawn could be taken: not the position it will be later
+        root.ep_square = (first.to_square + first.from_square) // 2
     return _replay(root, moves[len(moves)-undone:]) or board
 
 # %% ../nbs/01_board.ipynb #7d9cf5c1
@@ -144,7 +150,8 @@ def transition(
     "What the rules say about a move."
     if convention not in CONVENTIONS: raise ValueError(f'convention must be one of {CONVENTIONS}, not {convention!r}')
     board, move = _board(fen), _move(uci)
-    if move is None or convention == 'strict' and move not in board.legal_moves: return Transition(fen, -1.0, False, True)
+    if move is None or convention == 'strict' and move not in board.legal_moves:
+        return Transition(fen, -1.0, False, True)
     past = history.split()
     board = _with_history(board, past[:-1] if past[-1:] == [uci] else past)
     if not _push_published(board, move): return Transition(board.fen(), -1.0, False, True)
@@ -163,7 +170,8 @@ def board_squares(
 ) -> str:           # 64 characters, a8 first, '.' for empty
     "The squares of a board as the FEN lists them; ValueError when they are not 8 ranks of 8."
     ranks = placement.translate(_EMPTY).split('/')
-    if not _PLACEMENT.fullmatch(placement) or any(len(rank) != 8 for rank in ranks): raise ValueError(f'not a board: {placement!r:.100}')
+    if not _PLACEMENT.fullmatch(placement) or any(len(rank) != 8 for rank in ranks):
+        raise ValueError(f'not a board: {placement!r:.100}')
     return ''.join(ranks)
 
 # %% ../nbs/01_board.ipynb #69a06e30
@@ -196,4 +204,5 @@ def compare_fens(
     changed = [i for i in range(64) if was[i] != now[i]]
     right = {i for i in range(64) if got[i] == now[i]}
     same = [n < len(words) and words[n] == word for n, word in enumerate(rest, 1)]
-    return FenReport(len(right & set(changed)), len(changed), len(right - set(changed)), 64 - len(changed), *same, predicted == truth)
+    return FenReport(len(right & set(changed)), len(changed), len(right - set(changed)), 64 - len(changed),
+                     *same, predicted == truth)

@@ -59,9 +59,11 @@ def generator_state() -> tuple[dict, dict]: # tensors; and numbers as JSON can h
     "Where the process's generators stand."
     version, words, gauss = random.getstate()
     numpy = np.random.get_state(legacy=False)
-    tensors = dict(python=torch.tensor(words), numpy=torch.from_numpy(numpy['state']['key'].astype('int64')), torch=torch.get_rng_state())
+    tensors = dict(python=torch.tensor(words), numpy=torch.from_numpy(numpy['state']['key'].astype('int64')),
+                   torch=torch.get_rng_state())
     if torch.cuda.is_initialized(): tensors |= {f'cuda.{i}': x for i, x in enumerate(torch.cuda.get_rng_state_all())}
-    numbers = dict(python=[version, gauss], numpy=dict(pos=numpy['state']['pos'], has_gauss=numpy['has_gauss'], gauss=numpy['gauss']))
+    numbers = dict(python=[version, gauss], numpy=dict(pos=numpy['state']['pos'], has_gauss=numpy['has_gauss'],
+                                                       gauss=numpy['gauss']))
     return tensors, numbers
 
 
@@ -74,7 +76,8 @@ def restore_generators(
     random.setstate((version, tuple(tensors['python'].tolist()), gauss))
     n = numbers['numpy']
     key = tensors['numpy'].numpy().astype('uint32')
-    np.random.set_state(dict(bit_generator='MT19937', state=dict(key=key, pos=n['pos']), has_gauss=n['has_gauss'], gauss=n['gauss']))
+    np.random.set_state(dict(bit_generator='MT19937', state=dict(key=key, pos=n['pos']), has_gauss=n['has_gauss'],
+                             gauss=n['gauss']))
     torch.set_rng_state(tensors['torch'])
     for i in range(torch.cuda.device_count()):
         if f'cuda.{i}' in tensors: torch.cuda.set_rng_state(tensors[f'cuda.{i}'], i)
@@ -117,7 +120,8 @@ def _write_files(folder, step, model, tokenizer, optimizer, state, modules, scor
     folder.mkdir()
     save_model(model, tokenizer, folder)
     tensors, numbers = generator_state()
-    beside = dict(optimizer=flatten_optimizer(optimizer), generators=tensors) | {name: m.state_dict() for name, m in modules.items()}
+    beside = (dict(optimizer=flatten_optimizer(optimizer), generators=tensors)
+              | {name: m.state_dict() for name, m in modules.items()})
     for name, found in beside.items(): _save_tensors(found, folder/f'{name}.safetensors')
     parameters = [list(p.shape) for g in optimizer.param_groups for p in g['params']]
     (folder/'state.json').write_text(json.dumps(dict(state=state, generators=numbers, parameters=parameters)) + '\n')
@@ -256,7 +260,8 @@ def _read_manifest(path):
     if not isinstance(record, dict) or record.get('sha256') != _record_sha256(record):
         raise CheckpointError(f'damaged checkpoint: {path/"MANIFEST.json"} does not match its checksum')
     if record['format'] > FORMAT:
-        raise ValueError(f'{path} has format {record["format"]}, written by version {record["version"]}: version {__version__} reads up to {FORMAT}')
+        raise ValueError(f'{path} has format {record["format"]}, written by version {record["version"]}: '
+                         f'version {__version__} reads up to {FORMAT}')
     return record
 
 
@@ -270,8 +275,10 @@ def verify_checkpoint(
         file = path/name
         if not file.is_file(): raise CheckpointError(f'damaged checkpoint: {file} is missing')
         size = file.stat().st_size
-        if size != expected['size']: raise CheckpointError(f'damaged checkpoint: {file} has {size} bytes instead of {expected["size"]}')
-        if file_sha256(file) != expected['sha256']: raise CheckpointError(f'damaged checkpoint: {file} does not match its checksum')
+        if size != expected['size']:
+            raise CheckpointError(f'damaged checkpoint: {file} has {size} bytes instead of {expected["size"]}')
+        if file_sha256(file) != expected['sha256']:
+            raise CheckpointError(f'damaged checkpoint: {file} does not match its checksum')
     return record
 
 # %% ../nbs/14_checkpoint.ipynb #bd05658f
@@ -280,13 +287,17 @@ def _shapes(tensors): return {name: list(x.shape) for name, x in tensors.items()
 
 def _check_fit(path, saved, found, record, model, optimizer, modules):
     "Refuse a checkpoint of other shapes."
-    if saved.config != model.config: raise ValueError(f'{path} holds a model of another shape: {saved.config}, not {model.config}')
+    if saved.config != model.config:
+        raise ValueError(f'{path} holds a model of another shape: {saved.config}, not {model.config}')
     for name, module in modules.items():
-        if _shapes(found[name]) != _shapes(module.state_dict()): raise ValueError(f'{path} holds a {name} of another shape')
+        if _shapes(found[name]) != _shapes(module.state_dict()):
+            raise ValueError(f'{path} holds a {name} of another shape')
     if optimizer is not None:
         here = [list(p.shape) for g in optimizer.param_groups for p in g['params']]
         there = record['parameters']
-        if there != here: raise ValueError(f'{path} was made by an optimizer of {len(there)} tensors, which does not fit this one of {len(here)}')
+        if there != here:
+            raise ValueError(f'{path} was made by an optimizer of {len(there)} tensors, '
+                             f'which does not fit this one of {len(here)}')
 
 
 def load_checkpoint(
@@ -300,7 +311,8 @@ def load_checkpoint(
     path, modules = Path(path), modules or {}
     manifest = verify_checkpoint(path)
     for name in modules:
-        if f'{name}.safetensors' not in manifest['files']: raise ValueError(f'{path} holds no {name}: the run was not made with one')
+        if f'{name}.safetensors' not in manifest['files']:
+            raise ValueError(f'{path} holds no {name}: the run was not made with one')
     saved, _ = load_model(path)
     record = json.loads((path/'state.json').read_text())
     found = {name: load_file(path/f'{name}.safetensors') for name in ('optimizer', 'generators', *modules)}

@@ -21,11 +21,13 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from .config import Choice, Config, DataConfig, EvalConfig, ExportConfig, PretrainConfig, ReportConfig, SweepConfig, TrainConfig, complaint, describe, kind_of
+from .config import (Choice, Config, DataConfig, EvalConfig, ExportConfig, PretrainConfig, ReportConfig,
+                                 SweepConfig, TrainConfig, complaint, describe, kind_of)
 from .health import HealthError
 
 # %% ../nbs/20_cli.ipynb #cf963e21
-SWITCH = {'true': True, '1': True, 'yes': True, 'false': False, '0': False, 'no': False}  # how a switch is written in the environment
+# how a switch is written in the environment
+SWITCH = {'true': True, '1': True, 'yes': True, 'false': False, '0': False, 'no': False}
 
 def parse_value(
     choice: Choice, # the line of the configuration
@@ -36,11 +38,13 @@ def parse_value(
     if optional and text.lower() == 'none': return None
     try: return SWITCH[text.lower()] if plain is bool else plain(text)
     except (KeyError, ValueError):
-        raise ValueError(f'{choice.name} must be {complaint(choice.annotation, None) or complaint(plain, None)}, not {text!r}') from None
+        raise ValueError(f'{choice.name} must be {complaint(choice.annotation, None) or complaint(plain, None)}, '
+                         f'not {text!r}') from None
 
 # %% ../nbs/20_cli.ipynb #2714755a
 ALIASES = {'steps': 'max_steps', 'batch_size': 'prompts_per_step', 'batch_positions': 'prompts_per_step',
-           'k_samples': 'group_size', 'lr': 'learning_rate', 'mix_env_ratio': 'env_ratio', 'baseline_type': 'baseline'}  # spellings of the seed documents
+           'k_samples': 'group_size', 'lr': 'learning_rate', 'mix_env_ratio': 'env_ratio',
+           'baseline_type': 'baseline'}  # spellings of the seed documents
 
 def _aliases(cls):
     names = {f.name for f in fields(cls)}
@@ -76,7 +80,9 @@ def _add(group, choice):
     text = choice.help if choice.default is None else f'{choice.help} (default: {choice.default})'
     kw = dict(dest=choice.name, default=argparse.SUPPRESS, help=text.replace('%', '%%'))
     if plain is bool: group.add_argument(f'--{choice.name}', f'--no_{choice.name}', action=_Switch, nargs=0, **kw)
-    else: group.add_argument(f'--{choice.name}', metavar='{%s}' % ','.join(choices) if choices else {int: 'N', float: 'X', str: 'TEXT'}[plain], **kw)
+    else:
+        group.add_argument(f'--{choice.name}', metavar='{%s}' % ','.join(choices) if choices
+                           else {int: 'N', float: 'X', str: 'TEXT'}[plain], **kw)
 
 
 def make_parser(
@@ -97,11 +103,16 @@ def make_parser(
         if choice.group not in groups: groups[choice.group] = parser.add_argument_group(choice.group.lower())
         _add(groups[choice.group], choice)
     group = parser.add_argument_group('and')
-    for name in positional.split(): group.add_argument(name, nargs='?', default=argparse.SUPPRESS, help='the same without its flag')
+    for name in positional.split():
+        group.add_argument(name, nargs='?', default=argparse.SUPPRESS, help='the same without its flag')
     if resume:
-        group.add_argument('--resume', metavar='RUN', default=argparse.SUPPRESS, help='go on with an interrupted run directory, under its own config.json; auto takes the newest unfinished one below runs/')
-        group.add_argument('--allow_config_change', action='store_true', default=argparse.SUPPRESS, help='with --resume: go on even under other choices or on other rows')
-    group.add_argument('--config', metavar='FILE', default=argparse.SUPPRESS, help='read options from a JSON file, such as the config.json of a run')
+        group.add_argument('--resume', metavar='RUN', default=argparse.SUPPRESS,
+                           help='go on with an interrupted run directory, under its own config.json; '
+                                'auto takes the newest unfinished one below runs/')
+        group.add_argument('--allow_config_change', action='store_true', default=argparse.SUPPRESS,
+                           help='with --resume: go on even under other choices or on other rows')
+    group.add_argument('--config', metavar='FILE', default=argparse.SUPPRESS,
+                       help='read options from a JSON file, such as the config.json of a run')
     group.add_argument('-h', '--help', action='help', help='show this help')
     return parser
 
@@ -135,17 +146,21 @@ def read_config(
     if unknown:
         flag = unknown[0].partition('=')[0]
         near = difflib.get_close_matches(flag.lstrip('-'), [f.name for f in fields(cls)] + list(_aliases(cls)), 1)
-        raise ValueError(f'no option {flag}' + (f'; did you mean --{near[0]}?' if near else f'; {prog} --help lists them'))
+        raise ValueError(f'no option {flag}'
+                         + (f'; did you mean --{near[0]}?' if near else f'; {prog} --help lists them'))
     given = vars(given)
     run, file, allow = given.pop('resume', None), given.pop('config', None), given.pop('allow_config_change', False)
     if allow and not run: raise ValueError('--allow_config_change is for --resume RUN')
     if run == 'auto': run = _newest_unfinished()
     if run and file: raise ValueError('--resume brings its own config.json, so --config cannot be given with it')
-    if run and not (file := Path(run)/'config.json').is_file(): raise FileNotFoundError(f'{run} is not a run directory: it has no config.json')
+    if run and not (file := Path(run)/'config.json').is_file():
+        raise FileNotFoundError(f'{run} is not a run directory: it has no config.json')
     if file and not Path(file).is_file(): raise FileNotFoundError(f'--config {file} does not exist')
     choices = {c.name: c for c in describe(cls)}
-    flags = {name: value if isinstance(value, bool) else parse_value(choices[name], value) for name, value in given.items() if name in choices}
-    values = (_from_file(cls, file) if file else {}) | _from_environment(cls, os.environ if environ is None else environ) | flags
+    flags = {name: value if isinstance(value, bool) else parse_value(choices[name], value)
+             for name, value in given.items() if name in choices}
+    values = ((_from_file(cls, file) if file else {})
+              | _from_environment(cls, os.environ if environ is None else environ) | flags)
     return cls(**values), dict(resume=Path(run), allow_config_change=allow) if run else {}
 
 
@@ -154,9 +169,11 @@ def _newest_unfinished():
     return newest_unfinished()
 
 # %% ../nbs/20_cli.ipynb #7613af66
-USAGE = (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)  # exit code 2, unless a run had begun
+# exit code 2, unless a run had begun
+USAGE = (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)  # the disk's fault: where in the code it was found does not help anybody
+# the disk's fault: where in the code it was found does not help anybody
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 def _sentence(e):
     text = f'{e.filename}: {e.strerror}' if isinstance(e, OSError) and e.filename and e.strerror else str(e)
@@ -188,9 +205,11 @@ def comparison_lines(
     "Before and after, one metric a line."
     lines = []
     for decoding in dict.fromkeys(table.columns.get_level_values(0)) if len(table) else ():
-        lines += ['', f'{"Held out, " + decoding:26} {"before":>8} {"after":>8} {"change":>8}   95 % interval          n']
+        lines += ['', f'{"Held out, " + decoding:26} {"before":>8} {"after":>8} {"change":>8}'
+                      '   95 % interval          n']
         for (task, metric), r in table[decoding].dropna(subset=['n']).iterrows():
-            lines.append(f'{task} {metric:24} {r.before:8.3f} {r.after:8.3f} {r.difference:+8.3f}  [{r.low:+.3f}, {r.high:+.3f}] {int(r.n):8}  {r.verdict}'.rstrip())
+            lines.append(f'{task} {metric:24} {r.before:8.3f} {r.after:8.3f} {r.difference:+8.3f}'
+                         f'  [{r.low:+.3f}, {r.high:+.3f}] {int(r.n):8}  {r.verdict}'.rstrip())
     return lines
 
 # %% ../nbs/20_cli.ipynb #f44df65a
@@ -201,7 +220,8 @@ def _finish_run(run):
     except Exception as e:
         e.add_note(f'the run itself is complete in {run}')
         raise
-    print('\n'.join([*comparison_lines(comparison_table(found)), '', conclusion(found), '', f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
+    print('\n'.join([*comparison_lines(comparison_table(found)), '', conclusion(found), '',
+                     f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
 
 
 @contextlib.contextmanager
@@ -245,7 +265,8 @@ def two_models(
     at = args.index('--compare') + 1
     names = [a for a in args[at:at+2] if not a.startswith('--')]
     if len(names) < 2 or args[at].startswith('--'): return args
-    if any(a.partition('=')[0] == '--model' for a in args): raise ValueError(f'--compare {" ".join(names)} names both models: leave --model out')
+    if any(a.partition('=')[0] == '--model' for a in args):
+        raise ValueError(f'--compare {" ".join(names)} names both models: leave --model out')
     return [*args[:at-1], '--model', names[0], '--compare', *args[at+1:]]
 
 # %% ../nbs/20_cli.ipynb #b4364922
@@ -255,9 +276,12 @@ def _played(name, config):
     from rookworld_nb.loader import load_model, pick_device
     from rookworld_nb.play import self_play, summarize_play
     model, tokenizer = load_model(name, pick_device(config.device))
-    games = pd.concat([self_play(model, tokenizer, config.games, seed=config.seed, world=world) for world in ('model', 'rules')])
+    games = pd.concat([self_play(model, tokenizer, config.games, seed=config.seed, world=world)
+                       for world in ('model', 'rules')])
     table = summarize_play(games, config.seed)
-    return table.assign(task='play', slice='all', metric=table.metric + table.world.map({'model': '', 'rules': '_among_rules'})).drop(columns='world')
+    return table.assign(
+        task='play', slice='all', metric=table.metric + table.world.map({'model': '', 'rules': '_among_rules'})
+    ).drop(columns='world')
 
 # %% ../nbs/20_cli.ipynb #c7403d7c
 def data_command(
@@ -298,7 +322,8 @@ def report_command(
 ) -> int:                        # exit code
     "Write the report of a run again."
     def work():
-        config, _ = read_config(ReportConfig, sys.argv[1:] if args is None else args, 'rookworld_report', positional='run')
+        config, _ = read_config(ReportConfig, sys.argv[1:] if args is None else args,
+                                'rookworld_report', positional='run')
         run = Path(config.run) if config.run else newest_run()
         if not run.is_dir(): raise FileNotFoundError(f'{run} is not a run directory')
         from rookworld_nb.report import write_report
@@ -311,7 +336,8 @@ def export_command(
 ) -> int:                        # exit code
     "Write a model, with its card, for transformers and the hub."
     def work():
-        config, _ = read_config(ExportConfig, sys.argv[1:] if args is None else args, 'rookworld_export', positional='run output')
+        config, _ = read_config(ExportConfig, sys.argv[1:] if args is None else args,
+                                'rookworld_export', positional='run output')
         if config.run is None: config = replace(config, run=str(newest_run()))
         from rookworld_nb.export import export_model
         print(f'Model: {export_model(config)}' + f'\nHub: {config.push}' * bool(config.push))
@@ -326,7 +352,8 @@ def sweep_command(
 ) -> int:                        # exit code
     "Run many trainings over a space of choices, and compare them."
     def work():
-        config, _ = read_config(SweepConfig, sys.argv[1:] if args is None else args, 'rookworld_sweep', positional='space')
+        config, _ = read_config(SweepConfig, sys.argv[1:] if args is None else args,
+                                'rookworld_sweep', positional='space')
         from rookworld_nb.sweep import sweep
         print(f'Report: {sweep(config, [sys.executable, "-c", _TRIAL])}')
     return run_command(work, 'rookworld_sweep')

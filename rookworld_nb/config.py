@@ -28,7 +28,8 @@ def kind_of(
     return annotation, (), optional
 
 # %% ../nbs/00_config.ipynb #7443a85c
-WORDS = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'text'}  # what we call a type in a sentence
+# what we call a type in a sentence
+WORDS = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'text'}
 
 def complaint(
     annotation: type, # type of a field
@@ -44,14 +45,16 @@ def complaint(
     return None if fits else WORDS[plain]
 
 # %% ../nbs/00_config.ipynb #5957b6cc
-VALUE_ALIASES = {'kl_type': {'forward': 'kl_pi_ref', 'reverse': 'kl_ref_pi'}, 'advantage_scale': {'center': 'none'}}  # other words for a value
+# other words for a value
+VALUE_ALIASES = {'kl_type': {'forward': 'kl_pi_ref', 'reverse': 'kl_ref_pi'}, 'advantage_scale': {'center': 'none'}}
 
 # %% ../nbs/00_config.ipynb #d99fe6da
 class Config:
     "What all configurations share: checked fields, JSON out and in."
     def __post_init__(self):
         for name, annotation in get_type_hints(type(self)).items():
-            if isinstance(value := getattr(self, name), str): object.__setattr__(self, name, VALUE_ALIASES.get(name, {}).get(value, value))
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, VALUE_ALIASES.get(name, {}).get(value, value))
             if wanted := complaint(annotation, getattr(self, name)): self._refuse(name, wanted)
 
     def _refuse(self, name, wanted):
@@ -74,7 +77,8 @@ class Config:
         "Read a configuration back. Raises ValueError naming the first field that does not exist."
         try: values = json.loads(text)
         except json.JSONDecodeError as e: raise ValueError(f'a configuration must be JSON: {e}') from None
-        if not isinstance(values, dict): raise ValueError(f'a configuration must be a JSON object, not {text.strip()[:40]!r}')
+        if not isinstance(values, dict):
+            raise ValueError(f'a configuration must be a JSON object, not {text.strip()[:40]!r}')
         for name in values:
             if name not in {f.name for f in fields(cls)}: raise ValueError(f'{cls.__name__} has no field {name!r}')
         return cls(**values)
@@ -89,7 +93,8 @@ def _check_common(config, shares=(), positive=(), not_negative=(), counts=()):
     for name in ('model', 'data', 'output', 'output_dir'):
         if hasattr(config, name): config._require('a name or a path', lambda v: v.strip(), name)
     if hasattr(config, 'device'):
-        config._require("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'", lambda v: re.fullmatch(r'auto|cpu|mps|cuda(:\d+)?', v), 'device')
+        config._require("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'",
+                        lambda v: re.fullmatch(r'auto|cpu|mps|cuda(:\d+)?', v), 'device')
 
 # %% ../nbs/00_config.ipynb #6a370fef
 @dataclass(frozen=True, kw_only=True)
@@ -214,12 +219,20 @@ class TrainConfig(Config):
 # %% ../nbs/00_config.ipynb #2628c8ff
 def _check_train_ranges(c):
     "Every number by itself, then against its neighbour."
-    _check_common(c, shares=['env_ratio', 'max_bad_rows', 'min_lr_ratio', 'gamma', 'gae_lambda', 'clip_low', 'kl_warmup_factor', 'reference_mix', 'clip_warn', 'silent_warn'],
-        positive=['temperature', 'env_temperature', 'top_p', 'env_top_p', 'engine_timeout', 'learning_rate', 'grad_clip', 'clip_high', 'value_clip', 'kl_target', 'kl_coef_min',
+    _check_common(c,
+        shares=['env_ratio', 'max_bad_rows', 'min_lr_ratio', 'gamma', 'gae_lambda', 'clip_low', 'kl_warmup_factor',
+                'reference_mix', 'clip_warn', 'silent_warn'],
+        positive=['temperature', 'env_temperature', 'top_p', 'env_top_p', 'engine_timeout', 'learning_rate',
+                  'grad_clip', 'clip_high', 'value_clip', 'kl_target', 'kl_coef_min',
                   'kl_warn', 'reward_drop', 'slow_warn', 'memory_warn', 'recovery_lr_factor'],
-        not_negative=['entropy_warn', 'health_adaptive', 'max_recoveries', 'seed', 'threads', 'top_k', 'env_top_k', 'reward_warmup_steps', 'overlong_buffer', 'overlong_penalty', 'ema_warmup_steps', 'engine_workers', 'min_std', 'value_coef', 'entropy_coef',
-                      'kl_coef', 'kl_warmup_steps', 'reference_refresh_steps', 'warmup_steps', 'weight_decay', 'max_refills', 'eval_every', 'keep_best', 'log_completions'],
-        counts=['max_steps', 'prompts_per_step', 'max_positions', 'max_new_tokens', 'engine_nodes', 'inner_steps', 'minibatches', 'micro_batch_size', 'kl_horizon', 'eval_prompts', 'save_every', 'keep_last', 'health_window', 'max_skips', 'stable_after'])
+        not_negative=['entropy_warn', 'health_adaptive', 'max_recoveries', 'seed', 'threads', 'top_k', 'env_top_k',
+                      'reward_warmup_steps', 'overlong_buffer', 'overlong_penalty', 'ema_warmup_steps',
+                      'engine_workers', 'min_std', 'value_coef', 'entropy_coef', 'kl_coef', 'kl_warmup_steps',
+                      'reference_refresh_steps', 'warmup_steps', 'weight_decay', 'max_refills', 'eval_every',
+                      'keep_best', 'log_completions'],
+        counts=['max_steps', 'prompts_per_step', 'max_positions', 'max_new_tokens', 'engine_nodes', 'inner_steps',
+                'minibatches', 'micro_batch_size', 'kl_horizon', 'eval_prompts', 'save_every', 'keep_last',
+                'health_window', 'max_skips', 'stable_after'])
     c._require('2 or more (a completion is judged against its own group)', lambda v: v >= 2, 'group_size')
     c._require('1 or less', lambda v: v <= 1, 'top_p', 'env_top_p', 'recovery_lr_factor')
     c._require('0 or more and below 1', lambda v: 0 <= v < 1, 'ema_momentum')
@@ -230,16 +243,21 @@ def _check_train_ranges(c):
     c._require(f'kl_warn ({c.kl_warn}) or more', lambda v: v >= c.kl_warn, 'kl_act')
 
 # %% ../nbs/00_config.ipynb #6e4e3098
-OUTSIDE_BASELINES = ('ema', 'value')   # baselines that do not come from the completion's own group: there, equal rewards say something too
+# baselines that do not come from the completion's own group: there, equal rewards say something too
+OUTSIDE_BASELINES = ('ema', 'value')
 
 def _check_train_choices(c):
     "Choices that exclude each other."
     if c.baseline in OUTSIDE_BASELINES and not c.min_std:
-        c._require(f'auto, batch or none with baseline {c.baseline} (a group of equal rewards has std 0; or give min_std)', lambda v: v != 'group', 'advantage_scale')
+        c._require(f'auto, batch or none with baseline {c.baseline} '
+                   '(a group of equal rewards has std 0; or give min_std)', lambda v: v != 'group', 'advantage_scale')
     if c.kl_in == 'reward':
-        c._require('auto or k1 with kl_in reward (the others do not hold the policy there, see 11a_kl)', lambda v: v in ('auto', 'k1'), 'kl_estimator')
-        c._require('kl_pi_ref with kl_in reward (the others do not hold the policy there, see 11a_kl)', lambda v: v == 'kl_pi_ref', 'kl_type')
-    if not c.kl_coef: c._require('fixed when kl_coef is 0 (a factor times 0 stays 0)', lambda v: v == 'fixed', 'kl_controller')
+        c._require('auto or k1 with kl_in reward (the others do not hold the policy there, see 11a_kl)',
+                   lambda v: v in ('auto', 'k1'), 'kl_estimator')
+        c._require('kl_pi_ref with kl_in reward (the others do not hold the policy there, see 11a_kl)',
+                   lambda v: v == 'kl_pi_ref', 'kl_type')
+    if not c.kl_coef:
+        c._require('fixed when kl_coef is 0 (a factor times 0 stays 0)', lambda v: v == 'fixed', 'kl_controller')
 
 # %% ../nbs/00_config.ipynb #e0667e4b
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +289,8 @@ class PretrainConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_common(self, shares=['env_ratio', 'max_bad_rows'], positive=['learning_rate', 'grad_clip'], not_negative=['seed', 'threads', 'warmup_steps', 'weight_decay'],
+        _check_common(self, shares=['env_ratio', 'max_bad_rows'], positive=['learning_rate', 'grad_clip'],
+            not_negative=['seed', 'threads', 'warmup_steps', 'weight_decay'],
             counts=['max_steps', 'batch_size', 'transitions', 'save_every', 'eval_prompts'])
 
 # %% ../nbs/00_config.ipynb #87b69e41
@@ -294,7 +313,8 @@ class DataConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_common(self, positive=['timeout'], not_negative=['seed', 'workers'], counts=['positions', 'nodes', 'shard_size'])
+        _check_common(self, positive=['timeout'], not_negative=['seed', 'workers'],
+                      counts=['positions', 'nodes', 'shard_size'])
         self._require('between 1 and 5', lambda v: 1 <= v <= 5, 'multipv')
 
 # %% ../nbs/00_config.ipynb #dd2b4d2a
@@ -324,10 +344,14 @@ class EvalConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_common(self, shares=['max_bad_rows'], not_negative=['temperature', 'seed', 'threads', 'games'], counts=['prompts', 'nodes', 'batch_size'])
+        _check_common(self, shares=['max_bad_rows'], not_negative=['temperature', 'seed', 'threads', 'games'],
+                      counts=['prompts', 'nodes', 'batch_size'])
         self._require('a name or a path', lambda v: v.strip(), 'compare')
-        self._require('one of quick, full, openings, mates, special', lambda v: v in ('quick', 'full', 'openings', 'mates', 'special'), 'suite')
-        if self.suite: self._require(f'left out with suite {self.suite!r}, which has its own rows', lambda v: v == 'positions', 'data')
+        self._require('one of quick, full, openings, mates, special',
+                      lambda v: v in ('quick', 'full', 'openings', 'mates', 'special'), 'suite')
+        if self.suite:
+            self._require(f'left out with suite {self.suite!r}, which has its own rows',
+                          lambda v: v == 'positions', 'data')
 
 # %% ../nbs/00_config.ipynb #913862dc
 @dataclass(frozen=True, kw_only=True)
@@ -372,12 +396,14 @@ class ExportConfig(Config):
     def __post_init__(self):
         super().__post_init__()
         _check_common(self)
-        self._require('an abbreviation such as apache-2.0 or mit', lambda v: re.fullmatch(r'[a-z0-9][a-z0-9.-]*', v), 'license')
+        self._require('an abbreviation such as apache-2.0 or mit',
+                      lambda v: re.fullmatch(r'[a-z0-9][a-z0-9.-]*', v), 'license')
         self._require('a hub repository such as org/name', lambda v: re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', v), 'push')
         if not self.push: self._require('false without push', lambda v: not v, 'public')
 
 # %% ../nbs/00_config.ipynb #891edcf3
-TINY = TrainConfig(max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1, eval_prompts=20, save_every=2, log_completions=2)
+TINY = TrainConfig(max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1,
+                   eval_prompts=20, save_every=2, log_completions=2)
 
 # %% ../nbs/00_config.ipynb #cd3c4aac
 @dataclass(frozen=True)

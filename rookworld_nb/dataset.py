@@ -138,7 +138,8 @@ def audit_labels(
         evals = {m: max(-10, min(10, e)) for m, e in zip(r.target.moves, r.target.evals)}
         chosen, best, worst = evals[r.published_best], max(evals.values()), min(evals.values())
         sums[r.colour] += (1, chosen == best, chosen == worst, best - chosen)
-    frame = pd.DataFrame.from_dict(sums, 'index', columns=['n', 'best', 'worst', 'regret']).rename_axis('colour').sort_index()
+    frame = pd.DataFrame.from_dict(sums, 'index', columns=['n', 'best', 'worst', 'regret']).rename_axis(
+        'colour').sort_index()
     return frame.div(frame.n, axis=0).assign(n=frame.n.astype(int))
 
 # %% ../nbs/08_dataset.ipynb #ebf0994a
@@ -158,12 +159,15 @@ class Rows(Sequence):
         self._index = np.arange(len(kinds), dtype=np.int32) if index is None else index
 
     def __len__(self): return len(self._index)
-    def __eq__(self, other): return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other))
+    def __eq__(self, other):
+        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other))
     def __getitem__(self, i):
         if isinstance(i, slice): return [self._example(k) for k in self._index[i].tolist()]
         return self._example(int(self._index[i]))
 
-    def __repr__(self): return f"{len(self):,} rows ({len(self.of_kind('P')):,} P, {len(self.of_kind('A')):,} A{', best moves repaired' if self.repaired else ''})"
+    def __repr__(self):
+        return (f"{len(self):,} rows ({len(self.of_kind('P')):,} P, {len(self.of_kind('A')):,} A"
+                f"{', best moves repaired' if self.repaired else ''})")
 
     def _example(self, k):
         chunk = bisect_right(self._starts, k) - 1
@@ -180,7 +184,8 @@ class Rows(Sequence):
         kind: str, # 'P' or 'A'
     ) -> 'Rows':   # in the same order, nothing copied but the numbers of the rows
         "The rows of one task."
-        return Rows(self.chunks, self.parse, self._kinds, self._positions, self.repaired, self._index[self._kinds[self._index] == ord(kind)])
+        return Rows(self.chunks, self.parse, self._kinds, self._positions, self.repaired,
+                    self._index[self._kinds[self._index] == ord(kind)])
 
 # %% ../nbs/08_dataset.ipynb #5c0e77de
 MAX_REASONS, SHOWN = 100, 10   # reasons told apart; bad rows and reasons shown
@@ -213,7 +218,9 @@ class _BadRows:
     def warn(self):
         "Say what is left out."
         reasons = '; '.join(f'{n} × {reason}' for reason, (n, _) in self._common())
-        if self.count: warnings.warn('\n  '.join([f'{self.source}: {self.count} of {self.total} rows left out: {reasons}', *self.first]), stacklevel=4)
+        if self.count:
+            warnings.warn('\n  '.join([f'{self.source}: {self.count} of {self.total} rows left out: {reasons}',
+                                       *self.first]), stacklevel=4)
 
     def _common(self): return sorted(self.reasons.items(), key=lambda item: -item[1][0])[:SHOWN]
 
@@ -222,7 +229,8 @@ class _Gate:
     "What every row goes through, and what is known after the last one."
     def __init__(self, parse, source, split, limit):
         self.parse, self.split, self.limit, self.bad = parse, split, limit, _BadRows(source)
-        self.labels, self.seen, self.kinds, self.positions = {'white': [0, 0], 'black': [0, 0]}, set(), bytearray(), array('Q')
+        self.labels, self.seen, self.kinds, self.positions = (
+            {'white': [0, 0], 'black': [0, 0]}, set(), bytearray(), array('Q'))
 
     @property
     def full(self): return self.limit is not None and len(self.kinds) >= self.limit
@@ -235,7 +243,8 @@ class _Gate:
             prompt, position = hashlib.sha256(e.prompt().encode()).digest()[:8], position_hash(e.fen)
         except (KeyError, ValueError, TypeError) as error: return self.bad.add(row, error)
         if e.published_best: self._count_label(e)
-        if self.full or self.split not in (None, split_of(position)) or (prompt := int.from_bytes(prompt)) in self.seen: return False
+        if self.full or self.split not in (None, split_of(position)) or (prompt := int.from_bytes(prompt)) in self.seen:
+            return False
         self.seen.add(prompt)
         self.kinds.append(ord(e.kind))
         self.positions.append(position)
@@ -259,7 +268,8 @@ def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_e
     gate, chunks, come = _Gate(parse, source, split, limit), [], False
     for block in blocks:
         come = True
-        kept = [i for i, row in enumerate(block.to_pylist() if isinstance(block, pa.Array) else block) if gate.takes(row)]
+        kept = [i for i, row in enumerate(block.to_pylist() if isinstance(block, pa.Array) else block)
+                if gate.takes(row)]
         if kept: chunks.append(_packed(block, kept))
         if stop_early: gate.bad.stop(max_bad_rows)
         if gate.full: break
@@ -267,7 +277,8 @@ def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_e
     gate.bad.warn()
     if not come or gate.bad.count == gate.bad.total > 0: raise ValueError(f'{source} has no rows')
     repair = fix_best == 'always' or fix_best == 'auto' and gate.defect
-    return Rows(chunks, partial(parse, fix_best=repair), np.frombuffer(gate.kinds, np.uint8), np.frombuffer(gate.positions, np.uint64), repair)
+    return Rows(chunks, partial(parse, fix_best=repair), np.frombuffer(gate.kinds, np.uint8),
+                np.frombuffer(gate.positions, np.uint64), repair)
 
 
 def _packed(block, kept):
@@ -305,7 +316,8 @@ def _columns(path, names):
     if not missing: return COLUMNS
     if 'fen' in names: raise ValueError(f'{path} has no column {missing[0]!r}: found {", ".join(names)}')
     if 'text' in names: return ['text']
-    raise ValueError(f"{path} has no column 'text' (published rows) and no column 'fen' (labelled positions): found {', '.join(names)}")
+    raise ValueError(f"{path} has no column 'text' (published rows) and no column 'fen' (labelled positions): "
+                     f"found {', '.join(names)}")
 
 
 def _parquet_blocks(path, split, seen):
@@ -314,14 +326,17 @@ def _parquet_blocks(path, split, seen):
         columns = _columns(path, file.schema_arrow.names)
         for batch in file.iter_batches(BLOCK, columns=columns):
             if columns == ['text']: yield batch['text']
-            else: yield batch.to_struct_array().take(pa.array(_new_positions(batch['fen'].to_pylist(), split, seen), pa.int64()))
+            else:
+                yield batch.to_struct_array().take(
+                    pa.array(_new_positions(batch['fen'].to_pylist(), split, seen), pa.int64()))
 
 
 def _new_positions(fens, split, seen):
     "Which positions belong to the split and are new."
     new = []
     for i, fen in enumerate(fens):
-        if split not in (None, split_of(str(fen))) or (key := hashlib.sha256(str(fen).encode()).digest()[:8]) in seen: continue
+        if split not in (None, split_of(str(fen))) or (key := hashlib.sha256(str(fen).encode()).digest()[:8]) in seen:
+            continue
         seen.add(key)
         new.append(i)
     return new
@@ -336,7 +351,8 @@ def read_positions(
     max_bad_rows: float = 0.05, # share of rows that may be unreadable, 0 to 1
 ) -> Rows:               # one example a row: P with the engine's labels, or A with a move played from there
     "Labelled positions as examples."
-    return _collect(_parquet_blocks(path, split, set()), partial(_parquet_row, env_ratio=env_ratio, seed=seed), str(path), split, limit, 'never', max_bad_rows)
+    return _collect(_parquet_blocks(path, split, set()), partial(_parquet_row, env_ratio=env_ratio, seed=seed),
+                    str(path), split, limit, 'never', max_bad_rows)
 
 # %% ../nbs/08_dataset.ipynb #bdb8c967
 def parse_expected_fen(
@@ -346,13 +362,15 @@ def parse_expected_fen(
     task = parse_prompt(item['prompt'])
     if not isinstance(task, EnvTask): raise ValueError(f"expected_fen belongs to an A prompt: {item['prompt']!r}")
     t = transition(task.fen, task.uci, task.history)
-    if t.fen != item['expected_fen']: raise ValueError(f"expected_fen is not what the rules say: {item['expected_fen']!r}, not {t.fen!r}")
+    if t.fen != item['expected_fen']:
+        raise ValueError(f"expected_fen is not what the rules say: {item['expected_fen']!r}, not {t.fen!r}")
     return Example(task, EnvAnswer(t.fen, t.reward, t.terminated, t.truncated))
 
 # %% ../nbs/08_dataset.ipynb #0a345a16
 def _json_row(item, fix_best):
     if not isinstance(item, dict): return parse_row(item, fix_best)
-    if not isinstance(item.get('prompt', ''), str): raise ValueError(f"a prompt must be text, not {type(item['prompt']).__name__}")
+    if not isinstance(item.get('prompt', ''), str):
+        raise ValueError(f"a prompt must be text, not {type(item['prompt']).__name__}")
     if 'expected_fen' in item: return parse_expected_fen(item)
     return parse_row(item['text'] if 'text' in item else item['prompt'] + item['completion'], fix_best)
 
@@ -373,18 +391,21 @@ def _hub_blocks(hub, repo):
             for f in files:
                 with hub.open(f) as remote:
                     parquet = pq.ParquetFile(remote)
-                    if 'text' not in parquet.schema_arrow.names: raise ValueError(f"{f} has no column 'text': found {', '.join(parquet.schema_arrow.names)}")
+                    if 'text' not in parquet.schema_arrow.names:
+                        raise ValueError(f"{f} has no column 'text': found {', '.join(parquet.schema_arrow.names)}")
                     for batch in parquet.iter_batches(BLOCK, columns=['text']): yield batch['text']
     except ValueError: raise
     except Exception as e:   # the client raises a dozen kinds; each means that the rows did not come
-        raise FileNotFoundError(f'cannot read dataset {repo!r} from the Hugging Face hub: {hub_failure(e)}; or give a local .parquet, .jsonl, .json or .txt file instead') from e
+        raise FileNotFoundError(f'cannot read dataset {repo!r} from the Hugging Face hub: {hub_failure(e)}; '
+                                'or give a local .parquet, .jsonl, .json or .txt file instead') from e
     if not files: raise ValueError(f'dataset {repo} has no parquet file')
 
 
 def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows):
     "The first distinct rows of a split; a source that begins badly is not read to its end."
     if limit is None: warnings.warn(f'{repo}: taking the first {HUB_ROWS:,} rows; set a limit for more', stacklevel=3)
-    return _collect(_hub_blocks(hub, repo), parse_row, repo, split, limit or HUB_ROWS, fix_best, max_bad_rows, stop_early=True)
+    return _collect(_hub_blocks(hub, repo), parse_row, repo, split, limit or HUB_ROWS, fix_best, max_bad_rows,
+                    stop_early=True)
 
 # %% ../nbs/08_dataset.ipynb #e836c01c
 def _shards(folder):
@@ -393,13 +414,15 @@ def _shards(folder):
         if not (files := sorted(folder.glob('*.parquet'))): raise ValueError(f'{folder} has no .parquet file')
         return files
     try: listed = [(folder/f['name'], f['sha256']) for f in json.loads(manifest.read_text('utf-8'))['files']]
-    except (KeyError, TypeError): raise ValueError(f'{manifest} does not list its files, each with name and sha256') from None
+    except (KeyError, TypeError):
+        raise ValueError(f'{manifest} does not list its files, each with name and sha256') from None
     return (_untouched(*file) for file in listed)
 
 
 def _untouched(path, sha256):
     "The path of a file that is still what its manifest says."
-    if file_sha256(path) != sha256: raise ValueError(f'{path} is not the file that its manifest.json lists: the sha256 differs')
+    if file_sha256(path) != sha256:
+        raise ValueError(f'{path} is not the file that its manifest.json lists: the sha256 differs')
     return path
 
 # %% ../nbs/08_dataset.ipynb #0e3d474d
@@ -420,13 +443,16 @@ def _file_blocks(path, split):
             for f in _shards(path) if path.is_dir() else [path]: yield from _parquet_blocks(f, split, seen)
         elif path.suffix == '.json': yield from _blocks(_json_items(path))
         else:
-            with open(path, encoding='utf-8') as lines: yield from _blocks(line.rstrip('\n') for line in lines if line.strip())
+            with open(path, encoding='utf-8') as lines:
+                yield from _blocks(line.rstrip('\n') for line in lines if line.strip())
     except (pa.ArrowException, OSError, UnicodeDecodeError, json.JSONDecodeError) as e:
         raise ValueError(f'{path} cannot be read: {str(e).splitlines()[0]}') from e
 
 
 def _embedded_blocks(split):
-    with importlib.resources.as_file(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet') as f: yield from _file_blocks(f, split)
+    with importlib.resources.as_file(
+            importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet') as f:
+        yield from _file_blocks(f, split)
 
 
 def _json_line(line, fix_best): return _json_row(json.loads(line), fix_best)
@@ -444,14 +470,20 @@ def load_rows(
 ) -> Rows:                     # distinct prompts, in the order of the source
     "Rows from anywhere, checked, one example a prompt."
     if split not in (None, 'train', 'eval'): raise ValueError(f"split must be 'train', 'eval' or None, not {split!r}")
-    if fix_best not in ('auto', 'never', 'always'): raise ValueError(f"fix_best must be 'auto', 'never' or 'always', not {fix_best!r}")
+    if fix_best not in ('auto', 'never', 'always'):
+        raise ValueError(f"fix_best must be 'auto', 'never' or 'always', not {fix_best!r}")
     how = dict(split=split, limit=limit, fix_best=fix_best, max_bad_rows=max_bad_rows)
     if not isinstance(source, (str, Path)): return _collect(_blocks(source), _item_row, 'rows', **how)
     path, parquet = Path(source), partial(_parquet_row, env_ratio=env_ratio, seed=seed)
     if str(source) == 'positions': return _collect(_embedded_blocks(split), parquet, 'positions', **how)
     if path.exists():
-        parse = parquet if path.is_dir() or path.suffix == '.parquet' else _json_line if path.suffix in ('.jsonl', '.json') else parse_row
+        parse = (parquet if path.is_dir() or path.suffix == '.parquet'
+                 else _json_line if path.suffix in ('.jsonl', '.json') else parse_row)
         return _collect(_file_blocks(path, split), parse, str(path), **how)
-    if path.parent != Path('.') and path.parent.is_dir(): raise FileNotFoundError(f'no data at {str(source)!r}: there is a directory {path.parent} here, but no {path.name} in it')
-    if re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', str(source)) and path.suffix not in SUFFIXES: return _hub_rows(HfFileSystem(), str(source), **how)
-    raise FileNotFoundError(f"no data at {str(source)!r}: expected 'positions', a .parquet, .jsonl, .json or .txt file, a directory of .parquet files, or a hub dataset like org/name")
+    if path.parent != Path('.') and path.parent.is_dir():
+        raise FileNotFoundError(f'no data at {str(source)!r}: there is a directory {path.parent} here, '
+                                f'but no {path.name} in it')
+    if re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', str(source)) and path.suffix not in SUFFIXES:
+        return _hub_rows(HfFileSystem(), str(source), **how)
+    raise FileNotFoundError(f"no data at {str(source)!r}: expected 'positions', a .parquet, .jsonl, .json or .txt "
+                            'file, a directory of .parquet files, or a hub dataset like org/name')

@@ -67,7 +67,8 @@ def _best_lines(engine, fen, uci, nodes, multipv):
     only = [chess.Move.from_uci(uci)] if uci else None
     wanted = 1 if uci else min(multipv, board.legal_moves.count())
     # game=object(): a new game for every position, so that a label does not depend on what was asked before it
-    with engine.analysis(board, chess.engine.Limit(nodes=nodes), multipv=multipv, game=object(), root_moves=only) as analysis:
+    with engine.analysis(board, chess.engine.Limit(nodes=nodes), multipv=multipv, game=object(),
+                         root_moves=only) as analysis:
         for info in analysis:
             if uci and ('lowerbound' in info or 'upperbound' in info): continue
             if 'pv' in info and 'score' in info:
@@ -83,7 +84,8 @@ class EngineLost(RuntimeError):
     "An engine died or hung a second time: there will be no more answers."
 
 
-_FAILURES = (chess.engine.EngineError, CancelledError, TimeoutError, OSError)   # died, is just dying, did not start in time, could not be run
+# died, is just dying, did not start in time, could not be run
+_FAILURES = (chess.engine.EngineError, CancelledError, TimeoutError, OSError)
 
 
 class _Engine:
@@ -158,15 +160,20 @@ class _Cache:
         self.nodes, self.engine = nodes, engine
         try:
             self.db = sqlite3.connect(path or ':memory:', timeout=60)
-            self.db.execute('create table if not exists labels (fen text, nodes int, multipv int, engine text, answer text, primary key (fen, nodes, multipv, engine))')
-        except sqlite3.Error as error: raise ValueError(f'the engine cache {str(path)!r} cannot be used: {error}') from None
+            self.db.execute('create table if not exists labels (fen text, nodes int, multipv int, engine text, '
+                            'answer text, primary key (fen, nodes, multipv, engine))')
+        except sqlite3.Error as error:
+            raise ValueError(f'the engine cache {str(path)!r} cannot be used: {error}') from None
 
     def get(self, question, multipv):
-        row = self.db.execute('select answer from labels where fen=? and nodes=? and multipv=? and engine=?', (question, self.nodes, multipv, self.engine)).fetchone()
+        row = self.db.execute('select answer from labels where fen=? and nodes=? and multipv=? and engine=?',
+                              (question, self.nodes, multipv, self.engine)).fetchone()
         return json.loads(row[0]) if row else None
 
     def put(self, answers, multipv):
-        with self.db: self.db.executemany('insert or replace into labels values (?,?,?,?,?)', [(q, self.nodes, multipv, self.engine, json.dumps(a)) for q, a in answers.items()])
+        with self.db:
+            self.db.executemany('insert or replace into labels values (?,?,?,?,?)',
+                                [(q, self.nodes, multipv, self.engine, json.dumps(a)) for q, a in answers.items()])
 
 # %% ../nbs/04_engine.ipynb #5c45c2ee
 class EnginePool:
@@ -185,7 +192,8 @@ class EnginePool:
         self.cache = _Cache(cache, nodes, engine_version(exe, timeout))
         processes = multiprocessing.get_context('spawn')
         self._restarts = processes.Value('i', 0)
-        self._workers = ProcessPoolExecutor(workers or os.cpu_count(), processes, _start_worker, (exe, timeout, self._restarts))
+        self._workers = ProcessPoolExecutor(workers or os.cpu_count(), processes, _start_worker,
+                                            (exe, timeout, self._restarts))
 
     @property
     def restarts(self) -> int: # at most one a worker
@@ -214,7 +222,8 @@ class EnginePool:
         "The answer of every question: from the cache, else from the workers."
         if self.lost: raise EngineLost(self.lost)
         found = {q: self.cache.get(q, multipv) for q in questions}
-        asked, fresh = {q: self._workers.submit(_answer, *questions[q], self.nodes, multipv) for q in questions if found[q] is None}, {}
+        asked, fresh = {q: self._workers.submit(_answer, *questions[q], self.nodes, multipv)
+                        for q in questions if found[q] is None}, {}
         try:
             for q, answer in asked.items(): fresh[q] = answer.result()
         except (EngineLost, BrokenProcessPool) as error:
@@ -240,8 +249,10 @@ _HARMLESS = chess.STATUS_BAD_CASTLING_RIGHTS | chess.STATUS_INVALID_EP_SQUARE   
 def _check_question(fen, uci=None):
     "What an engine must not be asked: it would crash, or answer something else."
     board = chess.Board(fen)
-    if board.status() & ~_HARMLESS or not any(board.legal_moves): raise ValueError(f'not a position with a legal move: {fen!r}')
-    if uci is not None and uci not in {m.uci() for m in board.legal_moves}: raise ValueError(f'{uci!r} is not a legal move in {fen!r}')
+    if board.status() & ~_HARMLESS or not any(board.legal_moves):
+        raise ValueError(f'not a position with a legal move: {fen!r}')
+    if uci is not None and uci not in {m.uci() for m in board.legal_moves}:
+        raise ValueError(f'{uci!r} is not a legal move in {fen!r}')
 
 # %% ../nbs/04_engine.ipynb #c742c211
 def analyse_positions(

@@ -33,10 +33,13 @@ def judge_texts(
     "Judge completions that are already there."
     found, names = [], [m.name for m in METRICS + ENGINE_METRICS * bool(engine)]
     for i, (example, texts) in enumerate(zip(rows, completions, strict=True)):
-        about = dict(index=i, task=example.kind, colour=example.colour, phase=phase_of(example), prompt=example.prompt(), **{'class': row_class(example)})
+        about = dict(index=i, task=example.kind, colour=example.colour, phase=phase_of(example),
+                     prompt=example.prompt(), **{'class': row_class(example)})
         label = engine.get(example.fen) if engine else None
-        found += [{**about, 'sample': k, 'completion': text, **judge(example, text, label)} for k, text in enumerate(texts)]
-    return pd.DataFrame(found).reindex(columns=['index', 'sample', 'task', 'colour', 'phase', 'class', 'prompt', 'completion', *names])
+        found += [{**about, 'sample': k, 'completion': text, **judge(example, text, label)}
+                  for k, text in enumerate(texts)]
+    return pd.DataFrame(found).reindex(columns=['index', 'sample', 'task', 'colour', 'phase', 'class',
+                                                'prompt', 'completion', *names])
 
 # %% ../nbs/12_evaluate.ipynb #ef3135d8
 def check_prompts(
@@ -48,9 +51,12 @@ def check_prompts(
     context, known = model.config.n_positions, model.config.vocab_size
     for prompt in prompts:
         ids = tokenizer.encode(prompt)
-        if max(ids) >= known: raise ValueError(f'model and tokenizer do not fit: the tokenizer writes id {max(ids)}, the model has {known} ids')
+        if max(ids) >= known:
+            raise ValueError(f'model and tokenizer do not fit: the tokenizer writes id {max(ids)}, '
+                             f'the model has {known} ids')
         if len(ids) >= context:
-            raise ValueError(f'a prompt has {len(ids)} tokens and the model reads {context} at most, its answer included: {prompt[:90]!r}')
+            raise ValueError(f'a prompt has {len(ids)} tokens and the model reads {context} at most, '
+                             f'its answer included: {prompt[:90]!r}')
 
 
 def judge_rows(
@@ -70,19 +76,22 @@ def judge_rows(
     texts = [None] * len(rows)
     for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', disable=None):
         batch = order[start:start+batch_size]
-        said = generate(model, tokenizer, [prompts[i] for i in batch], group_size, temperature=temperature, seed=seed + start).completions
+        said = generate(model, tokenizer, [prompts[i] for i in batch], group_size,
+                        temperature=temperature, seed=seed + start).completions
         for k, i in enumerate(batch): texts[i] = said[k*group_size:(k+1)*group_size]
     return judge_texts(rows, texts, engine)
 
 # %% ../nbs/12_evaluate.ipynb #afdcca25
 def _per_prompt(judged):
     names = [m.name for m in METRICS + ENGINE_METRICS if m.name in judged]
-    return judged.groupby(['task', 'index']).agg({**{c: 'first' for c in ('colour', 'phase', 'class', 'prompt')}, **{m: 'mean' for m in names}}).reset_index()
+    return judged.groupby(['task', 'index']).agg(
+        {**{c: 'first' for c in ('colour', 'phase', 'class', 'prompt')}, **{m: 'mean' for m in names}}).reset_index()
 
 
 def _tasks(frame):
     "Task, its rows, its metrics; then both tasks together, for the metrics they share."
-    for task, rows in frame.groupby('task'): yield task, rows, [m for m in METRICS + ENGINE_METRICS if task in m.task and m.name in rows]
+    for task, rows in frame.groupby('task'):
+        yield task, rows, [m for m in METRICS + ENGINE_METRICS if task in m.task and m.name in rows]
     if frame.task.nunique() == 2: yield 'all', frame, [m for m in METRICS if m.task == 'PA']
 
 
@@ -92,7 +101,8 @@ def _slices(frame):
     for colour in ('white', 'black'):
         if len(part := frame[frame.colour == colour]): yield colour, part
     for column in ('phase', 'class'):
-        for value in sorted(v for v in frame[column].unique() if v): yield f'{column}:{value}', frame[frame[column] == value]
+        for value in sorted(v for v in frame[column].unique() if v):
+            yield f'{column}:{value}', frame[frame[column] == value]
 
 # %% ../nbs/12_evaluate.ipynb #1dc54731
 def summarize(
@@ -148,7 +158,8 @@ def random_legal(
     return PolicyAnswer(tuple(moves), (0.0,)*len(moves), moves[0]).text(fen=task.fen)
 
 
-BASELINES = {'copy_input': ('A', copy_input), 'constant_suffix': ('A', constant_suffix), 'first_legal': ('P', first_legal), 'random_legal': ('P', random_legal)}
+BASELINES = {'copy_input': ('A', copy_input), 'constant_suffix': ('A', constant_suffix),
+             'first_legal': ('P', first_legal), 'random_legal': ('P', random_legal)}
 
 # %% ../nbs/12_evaluate.ipynb #11b38383
 def judge_policy(
@@ -169,7 +180,8 @@ def engine_labels(
 ) -> dict[str, PolicyAnswer]: # by position
     "What Stockfish says to every P position."
     fens = list(dict.fromkeys(e.fen for e in rows if e.kind == 'P'))
-    with EnginePool(nodes, multipv, workers, path) as pool: return {a.fen: PolicyAnswer(a.moves, a.evals, a.moves[0]) for a in pool.analyse(fens)}
+    with EnginePool(nodes, multipv, workers, path) as pool:
+        return {a.fen: PolicyAnswer(a.moves, a.evals, a.moves[0]) for a in pool.analyse(fens)}
 
 
 def engine_policy(
@@ -205,7 +217,8 @@ def evaluate(
     "Held-out metrics with intervals, per task, colour, phase and class."
     if rows is None and suite is None: raise ValueError('nothing to evaluate on: give rows, or the name of a suite')
     if suite not in (None, *SUITES): raise ValueError(f'unknown suite {suite!r}: expected one of {", ".join(SUITES)}')
-    if rows is not None and suite not in (None, 'quick', 'full'): raise ValueError(f'suite {suite!r} has its own rows: leave rows out')
+    if rows is not None and suite not in (None, 'quick', 'full'):
+        raise ValueError(f'suite {suite!r} has its own rows: leave rows out')
     rows = suite_rows(suite) if rows is None else as_examples(rows)[:500 if suite == 'quick' else None]
     return summarize(judge_rows(model, tokenizer, rows, temperature, seed, batch_size), seed=seed)
 
@@ -214,7 +227,8 @@ def _p_values(metrics, x, y, single, seed):
     "One p a column of the (n, m) values before and after."
     found = sign_flip(y - x, seed=seed)
     for k, m in enumerate(metrics):
-        if single and m.kind == 'share': found[k] = mcnemar(int((y[:, k] > x[:, k]).sum()), int((y[:, k] < x[:, k]).sum()))
+        if single and m.kind == 'share':
+            found[k] = mcnemar(int((y[:, k] > x[:, k]).sum()), int((y[:, k] < x[:, k]).sum()))
     return found
 
 # %% ../nbs/12_evaluate.ipynb #5e0972a7
@@ -227,7 +241,8 @@ def compare(
     "The paired difference after - before of every metric on every slice, with its 95 % interval and the p of a paired test."
     a, b = _per_prompt(before), _per_prompt(after)
     if a[['task', 'prompt']].values.tolist() != b[['task', 'prompt']].values.tolist():
-        raise ValueError(f'before and after answer different prompts: {len(a)} and {len(b)} of them, or in another order')
+        raise ValueError(f'before and after answer different prompts: {len(a)} and {len(b)} of them, '
+                         'or in another order')
     found, single = [], max(before['sample'].max(), after['sample'].max()) == 0
     for task, frame, metrics in _tasks(a):
         metrics = [m for m in metrics if m.name in b and not m.name.endswith('_constant')]
@@ -235,11 +250,14 @@ def compare(
         for name, part in _slices(frame):
             x, y = part[names].to_numpy(float), b.loc[part.index, names].to_numpy(float)
             both = ~np.isnan(y - x)
-            for k, low, high, p in zip(range(len(names)), *bootstrap(y - x, resamples, seed), _p_values(metrics, x, y, single, seed)):
+            for k, low, high, p in zip(range(len(names)), *bootstrap(y - x, resamples, seed),
+                                       _p_values(metrics, x, y, single, seed)):
                 if not (n := int(both[:, k].sum())): continue
                 was, now = float(x[both[:, k], k].mean()), float(y[both[:, k], k].mean())
-                found.append((names[k], task, name, was, now, round(now - was, 12), float(low), float(high), n, float(p)))
-    return pd.DataFrame(found, columns=['metric', 'task', 'slice', 'before', 'after', 'difference', 'low', 'high', 'n', 'p'])
+                found.append((names[k], task, name, was, now, round(now - was, 12),
+                              float(low), float(high), n, float(p)))
+    return pd.DataFrame(found, columns=['metric', 'task', 'slice', 'before', 'after', 'difference',
+                                        'low', 'high', 'n', 'p'])
 
 # %% ../nbs/12_evaluate.ipynb #4d6b3e1e
 def readable(

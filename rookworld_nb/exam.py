@@ -21,7 +21,8 @@ from .loader import load_model, pick_device
 from .dataset import Example, audit_labels, load_rows
 from .reward_scorer import score
 from .suites import SUITES, puzzle_reader, rows_hash, suite_rows
-from .evaluate import BASELINES, compare, engine_labels, engine_policy, judge_policy, judge_rows, readable, summarize
+from .evaluate import (BASELINES, compare, engine_labels, engine_policy, judge_policy, judge_rows,
+                                   readable, summarize)
 
 # %% ../nbs/12a_exam.ipynb #04b828aa
 def eval_rows(
@@ -35,7 +36,8 @@ def eval_rows(
     limit, reader = config.prompts or 500, puzzle_reader(config.data)
     if reader: rows = reader(config.data, limit)
     else:
-        rows = load_rows(config.data, env_ratio=0.5, seed=config.seed, split='eval' if config.data == 'positions' else None,
+        rows = load_rows(config.data, env_ratio=0.5, seed=config.seed,
+                         split='eval' if config.data == 'positions' else None,
                          limit=limit, fix_best=config.fix_best, max_bad_rows=config.max_bad_rows)[:]
     if not rows: raise ValueError(f'{config.data} has no rows to evaluate')
     return rows
@@ -45,7 +47,8 @@ def decodings(
     config: EvalConfig, # temperature, suite
 ) -> dict[str, float]:  # name -> temperature
     "How the models answer: greedy, sampled, or both."
-    temperatures = [config.temperature] if config.temperature is not None else SUITES[config.suite].temperatures if config.suite else [0.0]
+    temperatures = ([config.temperature] if config.temperature is not None
+                    else SUITES[config.suite].temperatures if config.suite else [0.0])
     return {'greedy' if t == 0 else f'T {t:g}': t for t in temperatures}
 
 
@@ -57,7 +60,8 @@ def model_answers(
 ) -> dict[str, pd.DataFrame]: # decoding -> judged frame
     "What one model answers."
     model, tokenizer = load_model(name, pick_device(config.device))
-    return {how: judge_rows(model, tokenizer, rows, t, config.seed, config.batch_size, engine=engine) for how, t in decodings(config).items()}
+    return {how: judge_rows(model, tokenizer, rows, t, config.seed, config.batch_size, engine=engine)
+            for how, t in decodings(config).items()}
 
 
 def trivial_answers(
@@ -67,7 +71,8 @@ def trivial_answers(
 ) -> dict[str, pd.DataFrame]: # name -> judged frame of the rows of its task
     "What policies answer that know nothing, and Stockfish with a single node, which lists a single move."
     parts = {kind: [e for e in rows if e.kind == kind] for kind in 'PA'}
-    found = {name: judge_policy(policy, parts[kind], engine) for name, (kind, policy) in BASELINES.items() if parts[kind]}
+    found = {name: judge_policy(policy, parts[kind], engine)
+             for name, (kind, policy) in BASELINES.items() if parts[kind]}
     if parts['P'] and find_engine(path):
         labels = engine_labels(parts['P'], nodes=1, multipv=1, path=path, workers=1)
         found['stockfish_1_node'] = judge_policy(engine_policy(labels), parts['P'], engine)
@@ -82,8 +87,10 @@ def side_by_side(
     "Models and trivial answers beside each other."
     part, columns = metrics[metrics.slice == slice], {}
     for (name, how), rows in part.groupby(['model', 'decoding'], sort=False):
-        text = [f'{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]' if name in models else f'{r.value:.3f}' for r in rows.itertuples()]
-        columns[f'{name} {how}' if name in models else name] = pd.Series(text, pd.MultiIndex.from_frame(rows[['task', 'metric']]))
+        text = [f'{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]' if name in models else f'{r.value:.3f}'
+                for r in rows.itertuples()]
+        columns[f'{name} {how}' if name in models else name] = pd.Series(
+            text, pd.MultiIndex.from_frame(rows[['task', 'metric']]))
     lead = part[part.model == models[0]].drop_duplicates(['task', 'metric']).set_index(['task', 'metric'])
     return pd.DataFrame({'n': lead.n.astype(str), **columns}).reindex(lead.index).fillna('')
 
@@ -94,7 +101,8 @@ def label_note(
     "How often the published best move is the best, and the worst, of its own candidates."
     table = audit_labels(rows)
     if not len(table): return ''
-    said = (f'{colour}, {r.n:.0f} rows, is the best of its candidates in {r.best:.1%} and the worst in {r.worst:.1%}' for colour, r in table.iterrows())
+    said = (f'{colour}, {r.n:.0f} rows, is the best of its candidates in {r.best:.1%} and the worst in {r.worst:.1%}'
+            for colour, r in table.iterrows())
     return 'published best move: ' + '; '.join(said)
 
 # %% ../nbs/12a_exam.ipynb #54b79f1d
@@ -105,7 +113,8 @@ def worst_answers(
 ) -> pd.DataFrame:        # rows of the frame, lowest reward first
     "The answers with the lowest rewards among those that are not exactly right."
     wrong = judged[judged.reward < 1].sort_values(['reward', 'index'], kind='stable')
-    return pd.concat([wrong[wrong.task == task].head(most // 2) for task in 'PA']).sort_values(['reward', 'index'], kind='stable')
+    return (pd.concat([wrong[wrong.task == task].head(most // 2) for task in 'PA'])
+            .sort_values(['reward', 'index'], kind='stable'))
 
 
 def _receipts(wrong, rows):
@@ -136,13 +145,22 @@ def eval_page(
 ) -> str:                  # a whole HTML document that needs nothing else
     "The results as a page: tables by slice, the comparison, the boards."
     parts = [f'<h1>{html.escape(title)}</h1>', *(f'<p>{html.escape(n)}</p>' for n in notes)]
-    if changes is not None: parts += ['<h2>Paired differences</h2>', _html_table(changes[changes.slice == 'all'].drop(columns='slice').set_index(['decoding', 'task', 'metric']))]
+    if changes is not None:
+        parts += ['<h2>Paired differences</h2>',
+                  _html_table(changes[changes.slice == 'all'].drop(columns='slice')
+                              .set_index(['decoding', 'task', 'metric']))]
     parts += ['<h2>Metrics, with 95 % intervals</h2>', _html_table(side_by_side(metrics, models))]
     for name in [s for s in dict.fromkeys(metrics.slice) if s != 'all']:
         lead = metrics[(metrics.slice == name) & (metrics.model == models[0])]
-        if len(lead): parts.append(f'<details><summary>{html.escape(name)}</summary>{_html_table(side_by_side(metrics, models, name))}</details>')
-    if cards: parts.append(f'<h2>What it got wrong, worst first</h2><p>P: the move played is blue, the best green. A: wrong squares are red.</p><div class="cards">{cards}</div>')
-    return f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}</style>{"".join(parts)}</html>'
+        if len(lead):
+            parts.append(f'<details><summary>{html.escape(name)}</summary>'
+                         f'{_html_table(side_by_side(metrics, models, name))}</details>')
+    if cards:
+        parts.append('<h2>What it got wrong, worst first</h2>'
+                     '<p>P: the move played is blue, the best green. A: wrong squares are red.</p>'
+                     f'<div class="cards">{cards}</div>')
+    return (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+            f'<style>{_STYLE}</style>{"".join(parts)}</html>')
 
 # %% ../nbs/12a_exam.ipynb #aa3497ae
 def _outputs(output):
@@ -162,7 +180,8 @@ def _write(config, rows, metrics, changes, page):
         if kind == 'csv': metrics.to_csv(file, index=False)
         elif kind == 'html': file.write_text(page(), encoding='utf-8')
         else:
-            found = dict(config=asdict(config), rows=dict(n=len(rows), sha256=rows_hash(rows)), metrics=_records(metrics))
+            found = dict(config=asdict(config), rows=dict(n=len(rows), sha256=rows_hash(rows)),
+                         metrics=_records(metrics))
             if changes is not None: found['comparison'] = _records(changes)
             file.write_text(json.dumps(found, indent=1, allow_nan=False), encoding='utf-8')
 
@@ -171,12 +190,14 @@ def _print(title, notes, metrics, models, changes):
     print('\n'.join([title, *notes]), end='\n\n')
     print(side_by_side(metrics, models).to_string())
     for name in models:
-        for how, part in metrics[(metrics.model == name) & ~metrics.metric.str.endswith('_constant')].groupby('decoding', sort=False):
+        for how, part in metrics[(metrics.model == name) & ~metrics.metric.str.endswith('_constant')].groupby(
+                'decoding', sort=False):
             phases = tuple(s for s in dict.fromkeys(part.slice) if s.startswith('phase:'))
             for slices in (('white', 'black'), phases):
                 if part.slice.isin(slices).any(): print(f'\n{name}, {how}\n{readable(part, slices).to_string()}')
     if changes is not None:
-        table = changes[changes.slice.isin(['all', 'white', 'black'])].set_index(['decoding', 'slice', 'task', 'metric'])
+        table = (changes[changes.slice.isin(['all', 'white', 'black'])]
+                 .set_index(['decoding', 'slice', 'task', 'metric']))
         print(f'\n{models[1]} - {models[0]}, paired, prompt by prompt\n{table.round(4).to_string()}')
 
 # %% ../nbs/12a_exam.ipynb #cc927290
@@ -188,12 +209,14 @@ def _sources(config):
 
 def _changes(before, after, seed):
     "The paired comparison of two models, for each decoding."
-    return pd.concat([compare(before[how], after[how], seed=seed).assign(decoding=how) for how in before], ignore_index=True)
+    return pd.concat([compare(before[how], after[how], seed=seed).assign(decoding=how) for how in before],
+                     ignore_index=True)
 
 
 def _title(config, models, rows):
     questions = f'the suite {config.suite}' if config.suite else config.data
-    return f'{" and ".join(models)} on {len(rows)} prompts of {questions}; {", ".join(decodings(config))}; 95 % intervals'
+    return (f'{" and ".join(models)} on {len(rows)} prompts of {questions}; '
+            f'{", ".join(decodings(config))}; 95 % intervals')
 
 # %% ../nbs/12a_exam.ipynb #caf2f8c4
 def run_evaluation(
@@ -207,7 +230,8 @@ def run_evaluation(
     models = list(sources)
     engine = engine_labels(rows, config.nodes, path=config.stockfish_path) if config.engine else None
     judged = {name: model_answers(config, source, rows, engine) for name, source in sources.items()}
-    parts = [(name, how, summarize(frame, seed=config.seed)) for name, frames in judged.items() for how, frame in frames.items()]
+    parts = [(name, how, summarize(frame, seed=config.seed))
+             for name, frames in judged.items() for how, frame in frames.items()]
     if further: parts += [(name, 'play', further(source, config)) for name, source in sources.items()]
     trivial = trivial_answers(rows, engine, config.stockfish_path)
     parts += [(name, '-', summarize(frame, resamples=500, seed=config.seed)) for name, frame in trivial.items()]

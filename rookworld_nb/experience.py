@@ -20,7 +20,8 @@ from .generate import Rollouts, concat_rollouts, generate
 from .grpo import overlong_penalty, zero_signal_groups
 
 # %% ../nbs/14a_experience.ipynb #55701da6
-TOO_HARD, TOO_EASY, SECOND_CHANCE = 0.2, 0.8, 0.25  # shares of successes between which a prompt teaches; how often one outside is asked again
+# shares of successes between which a prompt teaches; how often one outside is asked again
+TOO_HARD, TOO_EASY, SECOND_CHANCE = 0.2, 0.8, 0.25
 
 @lru_cache(4)
 def _shuffle(seed, lap, n):
@@ -37,7 +38,8 @@ class PromptSource:
         seed: int = 0,                  # of the order
         difficulty_filter: bool = False, # on later passes, mostly skip prompts that were too easy or too hard
     ):
-        self.rows = {kind: rows.of_kind(kind) if isinstance(rows, Rows) else [r for r in rows if r.kind == kind] for kind in 'PA'}
+        self.rows = {kind: rows.of_kind(kind) if isinstance(rows, Rows) else [r for r in rows if r.kind == kind]
+                     for kind in 'PA'}
         self.seed, self.difficulty_filter = seed, difficulty_filter
         self.used, self.skipped, self.success = dict(P=0, A=0), 0, dict(P={}, A={})
         self._number = {}   # prompt -> number of its row, of the prompts taken since the last `record`
@@ -55,7 +57,8 @@ class PromptSource:
             order, luck = _shuffle(self.seed, lap, len(rows))
             i, self.used[kind] = int(order[at]), self.used[kind] + 1
             share = self.success[kind].get(str(i), 0.5)
-            if self.difficulty_filter and not TOO_HARD <= share <= TOO_EASY and luck[i] >= SECOND_CHANCE: self.skipped += 1
+            if self.difficulty_filter and not TOO_HARD <= share <= TOO_EASY and luck[i] >= SECOND_CHANCE:
+                self.skipped += 1
             else:
                 out.append(rows[i])
                 self._number[out[-1].prompt()] = str(i)
@@ -68,19 +71,22 @@ class PromptSource:
         success_reward: float,   # a completion with at least this reward succeeded
     ) -> None:
         "Remember the share of successes of each prompt."
-        for e, group in zip(examples, rewards): self.success[e.kind][self._number[e.prompt()]] = (group >= success_reward).float().mean().item()
+        for e, group in zip(examples, rewards):
+            self.success[e.kind][self._number[e.prompt()]] = (group >= success_reward).float().mean().item()
         self._number.clear()
 
     def state_dict(self) -> dict: # as JSON can hold it
         "Where the source stands."
-        return dict(used=dict(self.used), skipped=self.skipped, success={kind: dict(known) for kind, known in self.success.items()})
+        return dict(used=dict(self.used), skipped=self.skipped,
+                    success={kind: dict(known) for kind, known in self.success.items()})
 
     def load_state_dict(
         self,
         state: dict, # from `state_dict`
     ) -> None:
         "Go on where another source stood."
-        self.used, self.skipped, self.success = dict(state['used']), state['skipped'], {kind: dict(known) for kind, known in state['success'].items()}
+        self.used, self.skipped, self.success = (
+            dict(state['used']), state['skipped'], {kind: dict(known) for kind, known in state['success'].items()})
 
 # %% ../nbs/14a_experience.ipynb #e4b7fca5
 def task_counts(
@@ -107,12 +113,14 @@ class Experience:
     ) -> 'Experience':
         "Only some of the groups."
         groups, G = keep.nonzero().flatten(), self.rewards.shape[1]
-        return Experience([self.examples[p] for p in groups], self.rollouts.select(groups), [self.scores[p*G + g] for p in groups for g in range(G)], self.rewards[keep])
+        return Experience([self.examples[p] for p in groups], self.rollouts.select(groups),
+                          [self.scores[p*G + g] for p in groups for g in range(G)], self.rewards[keep])
 
 
 def _merge(parts: list[Experience]) -> Experience:
     "Several experiences as one."
-    return Experience([e for p in parts for e in p.examples], concat_rollouts([p.rollouts for p in parts]), [s for p in parts for s in p.scores], torch.cat([p.rewards for p in parts]))
+    return Experience([e for p in parts for e in p.examples], concat_rollouts([p.rollouts for p in parts]),
+                      [s for p in parts for s in p.scores], torch.cat([p.rewards for p in parts]))
 
 # %% ../nbs/14a_experience.ipynb #0f50207f
 def sampling_settings(
@@ -121,7 +129,8 @@ def sampling_settings(
 ) -> dict:               # temperature, top_k, top_p
     "How completions of a task are sampled."
     common = dict(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
-    own = dict(temperature=config.env_temperature, top_k=config.env_top_k, top_p=config.env_top_p) if kind == 'A' else {}
+    own = (dict(temperature=config.env_temperature, top_k=config.env_top_k, top_p=config.env_top_p)
+           if kind == 'A' else {})
     return common | {name: value for name, value in own.items() if value is not None}
 
 # %% ../nbs/14a_experience.ipynb #12960b8e
@@ -138,7 +147,8 @@ def collect(
     t0, G = time.perf_counter(), config.group_size
     settings = [sampling_settings(e.kind, config) for e in examples]
     how = {name: [s[name] for s in settings] for name in settings[0]}
-    rollouts = generate(model, tokenizer, [e.prompt(tokenizer.style) for e in examples], G, config.max_new_tokens, seed=seed, **how)
+    rollouts = generate(model, tokenizer, [e.prompt(tokenizer.style) for e in examples], G, config.max_new_tokens,
+                        seed=seed, **how)
     t1 = time.perf_counter()
     scores = (scorer or make_scorer(config)).score(examples, rollouts.completions, step)
     rewards = torch.tensor([s.total for s in scores]).view(len(examples), G)
@@ -151,7 +161,8 @@ def shaped_rewards(
 ) -> Tensor:             # (P, G) float
     "Rewards less the overlong penalty; the scores themselves stay what they were."
     lengths = found.rollouts.completion_mask.sum(1).cpu()
-    return found.rewards + config.overlong_penalty * overlong_penalty(lengths, config.max_new_tokens, config.overlong_buffer).view_as(found.rewards)
+    return found.rewards + config.overlong_penalty * overlong_penalty(
+        lengths, config.max_new_tokens, config.overlong_buffer).view_as(found.rewards)
 
 
 def silent_groups(
@@ -181,11 +192,13 @@ def gather(
     scorer: Scorer|None = None, # see `collect`
 ) -> tuple[Experience, dict]: # what the step learns from; facts about all that was sampled: seconds, refills, skipped, rewards, kinds, parts, shares silent and truncated
     "Collect groups; those whose completions all score the same teach nothing, so they are dropped and others drawn in their place."
-    wanted, skipped, scorer = task_counts(step, config.prompts_per_step, config.env_ratio), source.skipped, scorer or make_scorer(config)
+    wanted, skipped, scorer = (task_counts(step, config.prompts_per_step, config.env_ratio), source.skipped,
+                               scorer or make_scorer(config))
     kept, sampled, seconds = [], [], dict(rollout=0., score=0.)
     for attempt in range(1 + config.max_refills):
         examples = [e for kind in 'PA' for e in source.take(kind, wanted[kind])]
-        found, spent = collect(model, tokenizer, examples, config, rollout_seed(config.seed, step, attempt), scorer, step)
+        found, spent = collect(model, tokenizer, examples, config, rollout_seed(config.seed, step, attempt),
+                               scorer, step)
         seconds = {k: seconds[k] + spent[k] for k in seconds}
         sampled.append(found)
         silent = silent_groups(found, config)
@@ -194,7 +207,8 @@ def gather(
         elif not silent.all(): kept.append(found.select(~silent))
         wanted = {kind: sum(e.kind == kind for e, s in zip(examples, silent) if s) for kind in 'PA'}
         if not config.dynamic_sampling or not silent.any(): break
-    return _merge(kept or sampled), dict(seconds=seconds, refills=attempt, skipped=source.skipped - skipped) | _sampled_facts(_merge(sampled)) | scorer.facts()
+    return _merge(kept or sampled), (dict(seconds=seconds, refills=attempt, skipped=source.skipped - skipped)
+                                     | _sampled_facts(_merge(sampled)) | scorer.facts())
 
 
 def _sampled_facts(everything: Experience) -> dict:
@@ -202,6 +216,9 @@ def _sampled_facts(everything: Experience) -> dict:
     G, parts = everything.rewards.shape[1], {}
     for kind in 'PA':
         scores = [s for i, s in enumerate(everything.scores) if everything.examples[i // G].kind == kind]
-        parts |= {f"part_{kind.lower()}_{name.replace(' ', '_')}": sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None for name in WEIGHTS[kind]}
+        parts |= {f"part_{kind.lower()}_{name.replace(' ', '_')}":
+                      sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None
+                  for name in WEIGHTS[kind]}
     return dict(parts=parts, rewards=everything.rewards, kinds=[e.kind for e in everything.examples],
-                zero_signal_share=zero_signal_groups(everything.rewards).float().mean().item(), truncated_share=everything.rollouts.truncated.float().mean().item())
+                zero_signal_share=zero_signal_groups(everything.rewards).float().mean().item(),
+                truncated_share=everything.rollouts.truncated.float().mean().item())

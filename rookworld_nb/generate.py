@@ -31,7 +31,8 @@ class Rollouts:
     kept: Tensor|None = None   # (B, T, ceil(V/8)) uint8, the ids each token could be drawn from, packed; None when nothing was left out
 
     def __post_init__(self):
-        if self.temperature is None: object.__setattr__(self, 'temperature', torch.ones(len(self.prompts), device=self.prompt_ids.device))
+        if self.temperature is None:
+            object.__setattr__(self, 'temperature', torch.ones(len(self.prompts), device=self.prompt_ids.device))
 
     def select(self,
         prompts: Tensor,   # (P',) int64, indices of prompts
@@ -41,7 +42,8 @@ class Rollouts:
         rows = (prompts[:, None]*self.group_size + torch.arange(self.group_size, device=prompts.device)).flatten()
         Tp = int(self.prompt_mask[prompts].sum(1).max())
         T = int(self.completion_mask[rows].sum(1).max())
-        return Rollouts([self.prompts[i] for i in prompts.tolist()], self.group_size, [self.completions[i] for i in rows.tolist()],
+        return Rollouts(
+            [self.prompts[i] for i in prompts.tolist()], self.group_size, [self.completions[i] for i in rows.tolist()],
             self.prompt_ids[prompts, -Tp:], self.prompt_mask[prompts, -Tp:], self.completion_ids[rows, :T],
             self.completion_mask[rows, :T], self.logprobs[rows, :T], self.truncated[rows],
             self.temperature[prompts], None if self.kept is None else self.kept[rows, :T])
@@ -52,7 +54,8 @@ def _encode_prompts(tokenizer, prompts, n_positions, device):
     if not prompts: raise ValueError('no prompts')
     ids = [tokenizer.encode(p) for p in prompts]
     for i, row in enumerate(ids):
-        if not 0 < len(row) < n_positions: raise ValueError(f'prompt {i} has {len(row)} tokens; it needs 1 to {n_positions - 1}')
+        if not 0 < len(row) < n_positions:
+            raise ValueError(f'prompt {i} has {len(row)} tokens; it needs 1 to {n_positions - 1}')
     return pad_batch(ids, side='left', pad_id=tokenizer.eot, device=device)
 
 # %% ../nbs/10_generate.ipynb #418221b6
@@ -60,7 +63,8 @@ def _one_each(name, value, n, good, rule):
     "(n,) float64 from one number or n of them, each checked."
     values = torch.as_tensor(value, dtype=torch.float64, device='cpu')
     if values.ndim == 0: values = values.expand(n)
-    if values.shape != (n,): raise ValueError(f'{name} must be one number or one for each of {n} prompts, not {len(values)} numbers')
+    if values.shape != (n,):
+        raise ValueError(f'{name} must be one number or one for each of {n} prompts, not {len(values)} numbers')
     for x in values.tolist():
         if not good(x): raise ValueError(f'{name} must {rule}, not {x:g}')
     return values
@@ -80,7 +84,8 @@ def _next_nodes(nodes, tokens, V):
     "From each row's node and token: parent slot (N,) and token (N,) of the next nodes, ordered so that the fewest move; and each row's new node."
     keys, child = (nodes*V + tokens).unique(return_inverse=True)
     parents, n = keys // V, len(keys)
-    heir = (parents.diff(prepend=parents.new_tensor([-1])) > 0) & (parents < n)    # first child of a node whose slot goes on
+    # first child of a node whose slot goes on
+    heir = (parents.diff(prepend=parents.new_tensor([-1])) > 0) & (parents < n)
     free = torch.ones_like(heir)
     free[parents[heir]] = False
     slots = parents.clone()
@@ -94,14 +99,16 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, temperat
     P, T, V, device = len(prompt_ids), int(limits.max()), model.config.vocab_size, prompt_ids.device
     ids, logprobs = torch.full((P*G, T), eot, device=device), torch.zeros(P*G, T, device=device)
     mask = torch.zeros(P*G, T, dtype=torch.bool, device=device)
-    padded, mixed, cut = not prompt_mask.all(), bool((temperature != temperature[0]).any()), bool(((top_k > 0) | (top_p < 1)).any())
+    padded, mixed, cut = (not prompt_mask.all(), bool((temperature != temperature[0]).any()),
+                          bool(((top_k > 0) | (top_p < 1)).any()))
     heat, allowed = temperature[0].item(), None
     kept = torch.full((P*G, T, -(-V // 8)), 255, dtype=torch.uint8, device=device) if cut else None
     seen = torch.cat([prompt_mask, mask.new_ones(P, T)], 1)
     cache = KVCache(model.config, P*G, prompt_ids.shape[1] + T, device, model.wte.weight.dtype)
     hidden = model.hidden(prompt_ids, prompt_mask if padded else None, cache)[:, -1]
-    live, prompt = torch.arange(P*G, device=device), torch.arange(P, device=device)   # the rows that go on, the prompt of each node
-    node = live // G                                                                # the node of each of these rows
+    # the rows that go on, the prompt of each node
+    live, prompt = torch.arange(P*G, device=device), torch.arange(P, device=device)
+    node = live // G   # the node of each of these rows
     for t in range(T):
         logits = model.head(hidden)
         if mixed: heat = temperature[prompt]
@@ -142,11 +149,14 @@ def generate(
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad(): ids, mask, logprobs, kept = _sample_tree(model, prompt_ids, prompt_mask, group_size, limits, noise, tokenizer.eot, *settings)
+        with torch.no_grad():
+            ids, mask, logprobs, kept = _sample_tree(
+                model, prompt_ids, prompt_mask, group_size, limits, noise, tokenizer.eot, *settings)
     finally: model.train(was_training)
     ended = ((ids == tokenizer.eot) & mask).any(1)
     texts = [tokenizer.decode(row[:n]) for row, n in zip(ids.tolist(), (mask.sum(1) - ended.long()).tolist())]
-    return Rollouts(list(prompts), group_size, texts, prompt_ids, prompt_mask, ids, mask, logprobs, ~ended, settings[0].where(settings[0] > 0, 1), kept)
+    return Rollouts(list(prompts), group_size, texts, prompt_ids, prompt_mask, ids, mask, logprobs, ~ended,
+                    settings[0].where(settings[0] > 0, 1), kept)
 
 # %% ../nbs/10_generate.ipynb #9b9235b8
 def _widen(x, width, side, value):
@@ -168,17 +178,21 @@ def concat_rollouts(
 ) -> Rollouts:             # all their prompts, in order
     "Several rollouts as one, as when zero-signal groups are replaced."
     Tp, T = max(p.prompt_ids.shape[1] for p in parts), max(p.completion_ids.shape[1] for p in parts)
-    def wide(name, side, width, value=0): return torch.cat([_widen(getattr(p, name), width, side, value) for p in parts])
+    def wide(name, side, width, value=0):
+        return torch.cat([_widen(getattr(p, name), width, side, value) for p in parts])
     eot = next((int(p.completion_ids[~p.completion_mask][0]) for p in parts if not p.completion_mask.all()), 0)
-    return Rollouts([x for p in parts for x in p.prompts], parts[0].group_size, [c for p in parts for c in p.completions],
-        wide('prompt_ids', 'left', Tp), wide('prompt_mask', 'left', Tp), wide('completion_ids', 'right', T, eot), wide('completion_mask', 'right', T),
-        wide('logprobs', 'right', T), torch.cat([p.truncated for p in parts]), torch.cat([p.temperature for p in parts]), _join_kept(parts, T))
+    return Rollouts(
+        [x for p in parts for x in p.prompts], parts[0].group_size, [c for p in parts for c in p.completions],
+        wide('prompt_ids', 'left', Tp), wide('prompt_mask', 'left', Tp),
+        wide('completion_ids', 'right', T, eot), wide('completion_mask', 'right', T), wide('logprobs', 'right', T),
+        torch.cat([p.truncated for p in parts]), torch.cat([p.temperature for p in parts]), _join_kept(parts, T))
 
 # %% ../nbs/10_generate.ipynb #f3ccc7f7
 def _all_rows(rollouts, rows):
     "Row numbers (B',) int64; None stands for all."
     device = rollouts.completion_ids.device
-    return torch.arange(len(rollouts.completion_ids), device=device) if rows is None else torch.as_tensor(rows, device=device)
+    return (torch.arange(len(rollouts.completion_ids), device=device) if rows is None
+            else torch.as_tensor(rows, device=device))
 
 # %% ../nbs/10_generate.ipynb #0e58153a
 def completion_hidden(
@@ -191,7 +205,8 @@ def completion_hidden(
     prompts, which = (rows // rollouts.group_size).unique(return_inverse=True)
     prompt_mask, completion_mask = rollouts.prompt_mask[prompts], rollouts.completion_mask[rows]
     cache = PrefixCache()
-    hidden = model.hidden(rollouts.prompt_ids[prompts], None if prompt_mask.all() else prompt_mask, cache)[:, -1:][which]
+    hidden = model.hidden(rollouts.prompt_ids[prompts], None if prompt_mask.all() else prompt_mask,
+                          cache)[:, -1:][which]
     if completion_mask.shape[1] > 1:   # the last token is an answer, never a question
         mask = torch.cat([prompt_mask[which], completion_mask[:, :-1]], 1)
         rest = model.hidden(rollouts.completion_ids[rows, :-1], mask, cache.expand(which))

@@ -32,8 +32,10 @@ def reward_scale(
 ) -> Tensor:              # (P, 1) float, > 0
     "What advantages are divided by."
     if rewards.ndim != 2 or rewards.shape[1] < 2:
-        raise ValueError(f'a group needs at least 2 completions: expected rewards of shape (P, G>=2), got {tuple(rewards.shape)}')
-    if not rewards.isfinite().all(): raise ValueError(f'rewards must be finite, got {rewards[~rewards.isfinite()][0].item()}')
+        raise ValueError('a group needs at least 2 completions: '
+                         f'expected rewards of shape (P, G>=2), got {tuple(rewards.shape)}')
+    if not rewards.isfinite().all():
+        raise ValueError(f'rewards must be finite, got {rewards[~rewards.isfinite()][0].item()}')
     if scale in ('none', 'center'): return torch.ones_like(rewards[:, :1])
     if scale == 'group': std = (rewards - rewards[:, :1]).std(1, keepdim=True)
     elif scale == 'batch': std = rewards.std().expand(len(rewards), 1)
@@ -54,7 +56,8 @@ def group_advantages(
     "How much better each completion is than what was to be expected."
     divisor = reward_scale(rewards, scale, eps, min_std)
     if baseline not in BASELINES: raise ValueError(f'unknown baseline {baseline!r}: expected one of {BASELINES}')
-    if baseline == 'value': raise ValueError("baseline 'value' gives an advantage for each token: see `gae` in room value")
+    if baseline == 'value':
+        raise ValueError("baseline 'value' gives an advantage for each token: see `gae` in room value")
     if baseline == 'ema':
         if running_mean is None: raise ValueError("baseline 'ema' needs the running_mean of the rewards, got None")
         return (rewards - running_mean) / divisor
@@ -117,7 +120,8 @@ def overlong_penalty(
     buffer: int,     # over how many of the last tokens the penalty grows, in [0, max_length]; 0 is no penalty
 ) -> Tensor:         # (B,) float in [-1, 0], in reward units before any weight
     "DAPO's soft overlong punishment, to be added to the reward."
-    if not 0 <= buffer <= max_length: raise ValueError(f'buffer must be in [0, max_length] = [0, {max_length}], got {buffer}')
+    if not 0 <= buffer <= max_length:
+        raise ValueError(f'buffer must be in [0, max_length] = [0, {max_length}], got {buffer}')
     if buffer == 0: return torch.zeros_like(lengths, dtype=torch.float32)
     return ((max_length - buffer - lengths) / buffer).clamp(-1, 0)
 
@@ -181,7 +185,8 @@ AGGREGATION = dict(grpo='sequence', gspo='sequence',               # mean over t
                    bnpo='token', dapo='token', cispo='token',      # mean over the tokens of the batch
                    dr_grpo='constant', reinforce='constant')       # sum / (rows * max_length)
 
-CLIPS = dict.fromkeys(LOSS_TYPES, (0.2, 0.28)) | dict(gspo=(3e-4, 4e-4), cispo=(1.0, 4.0))  # how far below and above 1 a ratio may go
+# how far below and above 1 a ratio may go
+CLIPS = dict.fromkeys(LOSS_TYPES, (0.2, 0.28)) | dict(gspo=(3e-4, 4e-4), cispo=(1.0, 4.0))
 
 # %% ../nbs/11_grpo.ipynb #d0878972
 def loss_denominator(
@@ -194,7 +199,9 @@ def loss_denominator(
     if AGGREGATION[loss_type] == 'token': return float(mask.sum())
     rows = float(mask.any(1).sum())
     if AGGREGATION[loss_type] == 'sequence': return rows
-    if not max_length: raise ValueError(f'{loss_type} divides by a constant length: max_length must be a positive number of tokens, got {max_length}')
+    if not max_length:
+        raise ValueError(f'{loss_type} divides by a constant length: '
+                         f'max_length must be a positive number of tokens, got {max_length}')
     return rows * max_length
 
 
@@ -258,9 +265,11 @@ def _sequence_log_ratio(log_ratio, mask):
 # %% ../nbs/11_grpo.ipynb #e99a5b5c
 def _check_shapes(logprobs, old_logprobs, advantages, mask):
     if logprobs.ndim != 2 or not logprobs.shape == old_logprobs.shape == mask.shape:
-        raise ValueError(f'logprobs, old_logprobs and mask must all be (B, T), got {tuple(logprobs.shape)}, {tuple(old_logprobs.shape)}, {tuple(mask.shape)}')
+        raise ValueError('logprobs, old_logprobs and mask must all be (B, T), got '
+                         f'{tuple(logprobs.shape)}, {tuple(old_logprobs.shape)}, {tuple(mask.shape)}')
     if advantages.shape not in (logprobs.shape[:1], logprobs.shape):
-        raise ValueError(f'advantages must be (B,) = ({len(logprobs)},) or (B, T) = {tuple(logprobs.shape)}, got {tuple(advantages.shape)}: flatten (P, G) first')
+        raise ValueError(f'advantages must be (B,) = ({len(logprobs)},) or (B, T) = {tuple(logprobs.shape)}, '
+                         f'got {tuple(advantages.shape)}: flatten (P, G) first')
     if mask.dtype != torch.bool: raise ValueError(f'mask must be bool, got {mask.dtype}')
 
 
@@ -269,5 +278,7 @@ def _ratio_stats(token_log_ratio, ratio, A, mask, loss_type, low, high):
     below, above = ratio < low, ratio > high
     if loss_type == 'reinforce': below, above = below & False, above & False
     elif loss_type != 'cispo': below, above = (A < 0) & below, (A > 0) & above
-    return dict(ratio_max=token_log_ratio.exp().masked_fill(~mask, 0).max().item(), log_ratio_max=token_log_ratio.abs().max().item(),
-                clip_share_low=masked_mean(below.float(), mask).item(), clip_share_high=masked_mean(above.float(), mask).item())
+    return dict(ratio_max=token_log_ratio.exp().masked_fill(~mask, 0).max().item(),
+                log_ratio_max=token_log_ratio.abs().max().item(),
+                clip_share_low=masked_mean(below.float(), mask).item(),
+                clip_share_high=masked_mean(above.float(), mask).item())

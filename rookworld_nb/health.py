@@ -48,7 +48,8 @@ def process_memory_gb() -> float: # resident set, in units of 1e9 bytes
 
 # %% ../nbs/15a_health.ipynb #c63498a0
 MACHINE = ('throughput', 'memory')   # about the machine: told, but in no decision and no metric
-DANGER = ('finite', 'kl', 'reward')  # those that can make a run go back: a step with one of them does not count as healthy
+# those that can make a run go back: a step with one of them does not count as healthy
+DANGER = ('finite', 'kl', 'reward')
 
 class HealthMonitor:
     "Looks at every row of metrics."
@@ -65,7 +66,8 @@ class HealthMonitor:
     ) -> list[Signal]: # of what could be judged; the worst one decides
         "Judge a step."
         self.skips = self.skips + 1 if row['skipped'] else 0
-        signals = [s for look in (self._finite, self._kl, self._reward, self._windows, self._machine) for s in look(row)]
+        signals = [s for look in (self._finite, self._kl, self._reward, self._windows, self._machine)
+                   for s in look(row)]
         if worst([s for s in signals if s.name in DANGER]): self.unhealthy = row['step']
         return signals
 
@@ -80,7 +82,8 @@ class HealthMonitor:
 
     def state_dict(self) -> dict: # as JSON can hold it
         "What it remembers."
-        return dict(seen={k: list(v) for k, v in self.seen.items()}, best_reward=self.best_reward, skips=self.skips, unhealthy=self.unhealthy, told=dict(self.told))
+        return dict(seen={k: list(v) for k, v in self.seen.items()}, best_reward=self.best_reward,
+                    skips=self.skips, unhealthy=self.unhealthy, told=dict(self.told))
 
     def load_state_dict(
         self,
@@ -101,11 +104,13 @@ class HealthMonitor:
         return max(fixed, median(past) + self.config.health_adaptive * median(abs(x - median(past)) for x in past))
 
     def _finite(self, row):
-        broken = [k for k in ('loss', 'grad_norm', 'weight_norm') if row.get(k) is not None and not math.isfinite(row[k])]
+        broken = [k for k in ('loss', 'grad_norm', 'weight_norm')
+                  if row.get(k) is not None and not math.isfinite(row[k])]
         if broken: return [Signal('finite', None, 'act', f'{" and ".join(broken)} not finite')]
         if not row['skipped']: return [Signal('finite', 0., 'ok', 'loss, gradient and weights finite')]
         level = 'act' if self.skips >= self.config.max_skips else 'warn'
-        return [Signal('finite', float(self.skips), level, f'step skipped, {self.skips} in a row: {row["skip_reason"]}')]
+        return [Signal('finite', float(self.skips), level,
+                       f'step skipped, {self.skips} in a row: {row["skip_reason"]}')]
 
     def _kl(self, row):
         if (value := row.get('kl_nats_per_sequence')) is None: return []
@@ -118,26 +123,37 @@ class HealthMonitor:
         window, drop = self._window('reward', row['reward_mean']), self.config.reward_drop
         if len(window) < self.config.health_window: return []
         self.best_reward = max(mean(window), mean(window) if self.best_reward is None else self.best_reward)
-        return [_above('reward', self.best_reward - mean(window), f'mean reward of {len(window)} steps {mean(window):.3f}, below the best such mean by', drop/2, drop)]
+        return [_above('reward', self.best_reward - mean(window),
+                       f'mean reward of {len(window)} steps {mean(window):.3f}, below the best such mean by',
+                       drop/2, drop)]
 
     def _windows(self, row):
         "Signs of which one step says little; they only warn."
         if row['skipped']: return []
         found, config = [], self.config
-        values = dict(entropy=row['entropy_nats'], clipping=row['clip_share_low'] + row['clip_share_high'], silence=row['zero_signal_share'])
+        values = dict(entropy=row['entropy_nats'], clipping=row['clip_share_low'] + row['clip_share_high'],
+                      silence=row['zero_signal_share'])
         for name, value in values.items():
             if len(window := self._window(name, value)) < config.health_window: continue
             low = 'warn' if mean(window) < config.entropy_warn else 'ok'
-            if name == 'entropy': found.append(Signal(name, mean(window), low, f'mean entropy {mean(window):.3g} nats per token (limit {config.entropy_warn})'))
-            if name == 'clipping': found.append(_above(name, mean(window), 'mean share of clipped tokens', config.clip_warn))
-            if name == 'silence': found.append(_above(name, mean(window), 'mean share of groups without signal', config.silent_warn))
+            if name == 'entropy':
+                found.append(Signal(name, mean(window), low,
+                                    f'mean entropy {mean(window):.3g} nats per token (limit {config.entropy_warn})'))
+            if name == 'clipping':
+                found.append(_above(name, mean(window), 'mean share of clipped tokens', config.clip_warn))
+            if name == 'silence':
+                found.append(_above(name, mean(window), 'mean share of groups without signal', config.silent_warn))
         return found
 
     def _machine(self, row):
         "Against the usual time, and against the memory of the first window."
         usual, first, found, config = self.seen.get('seconds', []), self.seen.setdefault('memory', []), [], self.config
-        if len(usual) == config.health_window: found.append(_above('throughput', row['time_s']/median(usual), 'seconds of the step, as a multiple of the usual', config.slow_warn))
-        if len(first) == config.health_window: found.append(_above('memory', row['memory_gb']/median(first), 'memory of the process, as a multiple of what it began with', config.memory_warn))
+        if len(usual) == config.health_window:
+            found.append(_above('throughput', row['time_s']/median(usual),
+                                'seconds of the step, as a multiple of the usual', config.slow_warn))
+        if len(first) == config.health_window:
+            found.append(_above('memory', row['memory_gb']/median(first),
+                                'memory of the process, as a multiple of what it began with', config.memory_warn))
         else: first.append(row['memory_gb'])
         self._window('seconds', row['time_s'])
         return found

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from .grpo import CHUNK, by_chunk, full_precision
 
 # %% ../nbs/11a_kl.ipynb #15275b05
-DIRECTIONS = ('kl_pi_ref', 'kl_ref_pi', 'symmetric')            # KL(policy || reference), KL(reference || policy), the mean of both
+# KL(policy || reference), KL(reference || policy), the mean of both
+DIRECTIONS = ('kl_pi_ref', 'kl_ref_pi', 'symmetric')
 KL_ALIASES = {'forward': 'kl_pi_ref', 'reverse': 'kl_ref_pi'}   # the words of the seed documents; RL papers swap them
 
 
 def _direction(name):
     direction = KL_ALIASES.get(name, name)
-    if direction not in DIRECTIONS: raise ValueError(f'unknown direction {name!r}: expected one of {DIRECTIONS} or {tuple(KL_ALIASES)}')
+    if direction not in DIRECTIONS:
+        raise ValueError(f'unknown direction {name!r}: expected one of {DIRECTIONS} or {tuple(KL_ALIASES)}')
     return direction
 
 # %% ../nbs/11a_kl.ipynb #27e8428d
@@ -91,7 +93,8 @@ class KLController:
         warmup_factor: float = 0.0,  # what it is multiplied by there
     ):
         if kind not in self.kinds: raise ValueError(f'unknown kind {kind!r}: expected one of {self.kinds}')
-        if kind != 'fixed' and coef <= 0: raise ValueError(f'{kind!r} multiplies the coefficient and cannot move from {coef}: expected more than 0')
+        if kind != 'fixed' and coef <= 0:
+            raise ValueError(f'{kind!r} multiplies the coefficient and cannot move from {coef}: expected more than 0')
         if target <= 0: raise ValueError(f'target must be more than 0 nats per sequence, got {target}')
         self.kind, self.coef, self.target, self.horizon, self.low, self.high = kind, coef, target, horizon, low, high
         self.warmup_steps, self.warmup_factor = warmup_steps, warmup_factor

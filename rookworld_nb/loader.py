@@ -21,7 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 import torch
 from huggingface_hub import constants, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (EntryNotFoundError, GatedRepoError, HfHubHTTPError, HFValidationError,
+                                    LocalEntryNotFoundError)
 from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -40,11 +41,13 @@ def config_from_hf(
     "Read the configuration of a `transformers` GPT-2, or say what about it we do not do."
     for key, known in _OUR_GPT2.items():
         value = hf.get(key, None if key == 'model_type' else known[0])
-        if value not in known: raise ValueError(f'{source}: {key} is {value!r}, and only {" or ".join(map(repr, known))} is supported')
+        if value not in known:
+            raise ValueError(f'{source}: {key} is {value!r}, and only {" or ".join(map(repr, known))} is supported')
     sizes = {key: hf.get(key) for key in ('vocab_size', 'n_positions', 'n_layer', 'n_head', 'n_embd')}
     for key, value in sizes.items():
         if type(value) is not int: raise ValueError(f'{source}: {key} must be a whole number, not {value!r}')
-    if hf.get('n_inner') not in (None, 4*sizes['n_embd']): raise ValueError(f'{source}: n_inner is {hf["n_inner"]}, not 4 * n_embd')
+    if hf.get('n_inner') not in (None, 4*sizes['n_embd']):
+        raise ValueError(f'{source}: n_inner is {hf["n_inner"]}, not 4 * n_embd')
     try: return GPTConfig(**sizes, layer_norm_epsilon=hf.get('layer_norm_epsilon', 1e-5))
     except (ValueError, TypeError) as e: raise ValueError(f'{source}: {e}') from None
 
@@ -66,7 +69,8 @@ def _our_names(stored):
 
 def _fitted(name, tensor, target):
     "A stored tensor without the padding of the vocabulary, when it then has the shape of its place."
-    if name.endswith(('wte.weight', 'lm_head.weight')) and tensor.ndim and len(target) < len(tensor) < len(target) + _PADDING:
+    if (name.endswith(('wte.weight', 'lm_head.weight')) and tensor.ndim
+            and len(target) < len(tensor) < len(target) + _PADDING):
         warnings.warn(f'{name}: {len(tensor)} rows are cropped to the vocabulary of {len(target)}', stacklevel=3)
         tensor = tensor[:len(target)]
     if tensor.shape != target.shape or not tensor.is_floating_point():
@@ -74,7 +78,8 @@ def _fitted(name, tensor, target):
     return tensor
 
 
-def _equal(a, b): return all(torch.equal(x, y.to(x)) for x, y in zip(a.split(1024), b.split(1024)))   # in parts: b may be bf16
+def _equal(a, b):
+    return all(torch.equal(x, y.to(x)) for x, y in zip(a.split(1024), b.split(1024)))   # in parts: b may be bf16
 
 # %% ../nbs/07_loader.ipynb #f47d19fa
 def load_weights(
@@ -103,12 +108,14 @@ def load_weights(
             raise ValueError(f'{at(head)}tensor lm_head.weight differs from wte.weight: only a tied head is supported')
 
 # %% ../nbs/07_loader.ipynb #fd926b1e
-_WEIGHTS = ('model.safetensors', 'model.safetensors.index.json', 'pytorch_model.bin', 'pytorch_model.bin.index.json')   # the first there is counts
+_WEIGHTS = ('model.safetensors', 'model.safetensors.index.json',
+            'pytorch_model.bin', 'pytorch_model.bin.index.json')   # the first there is counts
 
 def _read_json(path):
     "The object in a JSON file, or one line that says what is wrong with it."
     try: content = json.loads(path.read_text())
-    except FileNotFoundError: raise FileNotFoundError(f'{path.parent} is not a model directory: it has no {path.name}') from None
+    except FileNotFoundError:
+        raise FileNotFoundError(f'{path.parent} is not a model directory: it has no {path.name}') from None
     except ValueError as e: raise ValueError(f'{path} is not readable JSON: {e}') from None
     if not isinstance(content, dict): raise ValueError(f'{path} does not hold a JSON object')
     return content
@@ -120,7 +127,8 @@ def _shards(index):
     names = sorted(set(map(str, listed.values()))) if isinstance(listed, dict) else []
     if not names: raise ValueError(f'{index} lists no files')
     for name in names:
-        if not re.fullmatch(r'\w[\w.-]*\.(safetensors|bin)', name): raise ValueError(f'{index} lists {name!r}, which is no name of a weights file')
+        if not re.fullmatch(r'\w[\w.-]*\.(safetensors|bin)', name):
+            raise ValueError(f'{index} lists {name!r}, which is no name of a weights file')
     return names
 
 
@@ -130,7 +138,8 @@ def _weight_files(directory):
     if not found: raise FileNotFoundError(f'{directory} is not a model directory: it has no model.safetensors')
     paths = [directory/f for f in _shards(directory/found)] if found.endswith('.json') else [directory/found]
     if paths[0].suffix == '.bin':
-        warnings.warn(f'{paths[0]} is a pickle file, read with weights_only=True; save_model writes it as safetensors', stacklevel=4)
+        warnings.warn(f'{paths[0]} is a pickle file, read with weights_only=True; save_model writes it as safetensors',
+                      stacklevel=4)
     return paths
 
 # %% ../nbs/07_loader.ipynb #292bbb11
@@ -144,7 +153,8 @@ def _readable(path):
         raise ValueError(f'{path} is not a readable {kind} file: {_first_line(e)}') from None
 
 
-def _first_line(error): return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _first_line(error):
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _load_bin(path):
@@ -159,7 +169,8 @@ class _Stored(Mapping):
         self.files = {}
         for path in paths:
             for name in self._names(path):
-                if name in self.files: raise ValueError(f'tensor {name} is there twice, in {self.files[name]} and in {path.name}')
+                if name in self.files:
+                    raise ValueError(f'tensor {name} is there twice, in {self.files[name]} and in {path.name}')
                 self.files[name] = path
 
     def _names(self, path):
@@ -188,7 +199,8 @@ def _read_tokenizer(directory):
 def _vocab_size(config, tokenizer, directory):
     "How many ids the model in a directory really has: those of its tokenizer."
     if tokenizer.vocab_size <= config.vocab_size < tokenizer.vocab_size + _PADDING: return tokenizer.vocab_size
-    raise ValueError(f'{directory}: the model has {config.vocab_size} ids and the tokenizer {tokenizer.name!r} has {tokenizer.vocab_size}: '
+    raise ValueError(f'{directory}: the model has {config.vocab_size} ids and '
+                     f'the tokenizer {tokenizer.name!r} has {tokenizer.vocab_size}: '
                      "name the model's own in rookworld_tokenizer.json")
 
 
@@ -197,13 +209,15 @@ def _newest_checkpoint(directory):
     if any((directory/f).exists() for f in _WEIGHTS): return directory
     saved = [p.parent for p in directory.glob('checkpoints/step-*/model.safetensors') if p.parent.name[5:].isdecimal()]
     if saved: return max(saved, key=lambda p: int(p.name[5:]))
-    if (directory/'train.log').exists(): raise FileNotFoundError(f'{directory} is a run directory that has no checkpoint yet')
+    if (directory/'train.log').exists():
+        raise FileNotFoundError(f'{directory} is a run directory that has no checkpoint yet')
     return directory
 
 
 def _open(path, device):
     "The model and the tokenizer in a directory, or in a file with its directory."
-    if path.is_file() and path.suffix != '.safetensors': raise ValueError(f'{path} is neither a model directory nor a .safetensors file')
+    if path.is_file() and path.suffix != '.safetensors':
+        raise ValueError(f'{path} is neither a model directory nor a .safetensors file')
     directory = path.parent if path.is_file() else _newest_checkpoint(path)
     config = config_from_hf(_read_json(directory/'config.json'), directory/'config.json')
     tokenizer, stored = _read_tokenizer(directory), _Stored([path] if path.is_file() else _weight_files(directory))
@@ -211,7 +225,8 @@ def _open(path, device):
     with torch.device('meta'): model = GPT(config)       # no memory, no random numbers
     model = model.to_empty(device=device)
     try: load_weights(model, stored, stored.files)
-    except ValueError as e: raise e if any(str(f) in str(e) for f in stored.files.values()) else ValueError(f'{directory}: {e}') from None
+    except ValueError as e:
+        raise e if any(str(f) in str(e) for f in stored.files.values()) else ValueError(f'{directory}: {e}') from None
     return model.eval(), tokenizer
 
 # %% ../nbs/07_loader.ipynb #5471a912
@@ -233,7 +248,8 @@ def hub_failure(
 
 _FAILURES = {   # the first that fits
     OfflineModeIsEnabled: 'HF_HUB_OFFLINE is set and the file is not in the cache; unset it to download',
-    GatedRepoError: 'access has to be granted; ask for it on {endpoint}, then set HF_TOKEN or log in with `hf auth login`',
+    GatedRepoError: 'access has to be granted; ask for it on {endpoint}, '
+                    'then set HF_TOKEN or log in with `hf auth login`',
     RepositoryNotFoundError: 'there is no such repository, or it is private; check the name, or set HF_TOKEN',
     RevisionNotFoundError: 'the repository has no such revision; check what stands behind the @',
     LocalEntryNotFoundError: 'the file is not in the cache',
@@ -257,8 +273,10 @@ def _hub_file(repo, file, revision=None, token=None, optional=False):
         with quiet_hub(): return Path(hf_hub_download(repo, file, revision=revision, token=token))
     except Exception as e:   # the client raises a dozen kinds; each means that the file did not come
         offline = isinstance(e.__cause__, OfflineModeIsEnabled)
-        if optional and isinstance(e, EntryNotFoundError) and (offline or not isinstance(e, LocalEntryNotFoundError)): return None
-        named = f' at {revision!r}' if revision and not re.fullmatch('[0-9a-f]{40}', revision) else ''   # a commit tells nobody anything
+        if optional and isinstance(e, EntryNotFoundError) and (offline or not isinstance(e, LocalEntryNotFoundError)):
+            return None
+        # a commit tells nobody anything
+        named = f' at {revision!r}' if revision and not re.fullmatch('[0-9a-f]{40}', revision) else ''
         raise FileNotFoundError(f'cannot get {file} of {repo!r}{named} from the Hugging Face hub: {hub_failure(e)}; '
                                 'or name the directory of a local copy instead') from e
 
@@ -285,9 +303,11 @@ def _find(name, revision=None, token=None):
     if local and revision: raise ValueError(f'{name} is not on the hub and has no revision {revision!r}')
     if local: return local
     if hub and path.parent.is_dir():
-        raise FileNotFoundError(f'no model {str(name)!r}: there is a directory {path.parent} here, but no {path.name} in it')
+        raise FileNotFoundError(f'no model {str(name)!r}: there is a directory {path.parent} here, '
+                                f'but no {path.name} in it')
     if hub and path.suffix != '.safetensors': return _hub_directory(hub[1], revision or hub[2], token)
-    raise FileNotFoundError(f"no model {str(name)!r}: there is no such path, and it is neither 'nano' nor a hub id like 'org/name'")
+    raise FileNotFoundError(f"no model {str(name)!r}: there is no such path, "
+                            "and it is neither 'nano' nor a hub id like 'org/name'")
 
 
 def pick_device(
@@ -316,11 +336,13 @@ def save_model(
     "Leave a directory that `load_model` and `transformers` open."
     directory, c = Path(directory), model.config
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {f'transformer.{name}': (p.detach().T if _LINEAR.fullmatch(name) else p.detach()).to('cpu', dtype).contiguous()
+    tensors = {f'transformer.{name}':
+                   (p.detach().T if _LINEAR.fullmatch(name) else p.detach()).to('cpu', dtype).contiguous()
                for name, p in model.named_parameters()}
     save_file(tensors, directory/'model.safetensors', metadata={'format': 'pt'})
-    hf = dict(model_type='gpt2', architectures=['GPT2LMHeadModel'], activation_function='gelu_new', vocab_size=c.vocab_size,
-              n_positions=c.n_positions, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd, layer_norm_epsilon=c.layer_norm_epsilon,
+    hf = dict(model_type='gpt2', architectures=['GPT2LMHeadModel'], activation_function='gelu_new',
+              vocab_size=c.vocab_size, n_positions=c.n_positions, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd,
+              layer_norm_epsilon=c.layer_norm_epsilon,
               tie_word_embeddings=True, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
               bos_token_id=tokenizer.eot, eos_token_id=tokenizer.eot, dtype=str(dtype).removeprefix('torch.'))
     (directory/'config.json').write_text(json.dumps(hf, indent=2) + '\n')

@@ -37,21 +37,30 @@ METRICS = (
     Metric('format_valid', 'PA', 'share', True, 'the strict parser accepts the completion'),
     Metric('legal_best', 'P', 'share', True, 'B is a legal move'),
     Metric('best_move', 'P', 'share', True, 'B has the highest eval of the label (repaired label; ties count)'),
-    Metric('best_move_published', 'P', 'share', True, 'B is the best move as published (wrong for Black); only rows that have one'),
+    Metric('best_move_published', 'P', 'share', True,
+           'B is the best move as published (wrong for Black); only rows that have one'),
     Metric('top5_overlap', 'P', 'mean', True, 'share of the label\'s moves among the first five distinct moves listed'),
-    Metric('eval_error', 'P', 'mean', False, 'mean absolute error in win probability (0 to 1) over moves listed by both; nan when there are none'),
-    Metric('regret', 'P', 'mean', False, 'win probability (0 to 1) lost by B against the best move; legal but not in the label: as the label\'s worst; illegal or missing: all of it; only rows whose label lists five moves, or all'),
+    Metric('eval_error', 'P', 'mean', False,
+           'mean absolute error in win probability (0 to 1) over moves listed by both; nan when there are none'),
+    Metric('regret', 'P', 'mean', False,
+           'win probability (0 to 1) lost by B against the best move; legal but not in the label: '
+           'as the label\'s worst; illegal or missing: all of it; only rows whose label lists five moves, or all'),
     Metric('mate_in_one', 'P', 'share', True, 'B mates; only rows where some legal move mates'),
     Metric('exact', 'A', 'share', True, 'the whole line is right'),
-    Metric('levenshtein', 'A', 'mean', False, 'edit distance to the truth, divided by the longer length: 0 exact, 1 nothing in common'),
+    Metric('levenshtein', 'A', 'mean', False,
+           'edit distance to the truth, divided by the longer length: 0 exact, 1 nothing in common'),
     Metric('fen_exact', 'A', 'share', True, 'the text before the first + is the next FEN'),
-    Metric('squares_changed', 'A', 'mean', True, 'share of the squares that had to change and are right; nan when none had to'),
+    Metric('squares_changed', 'A', 'mean', True,
+           'share of the squares that had to change and are right; nan when none had to'),
     Metric('squares_kept', 'A', 'mean', True, 'share of the squares that had to stay and are right'),
     *(Metric(f'fen_{f}', 'A', 'share', True, f'field {i} of the FEN is right') for i, f in enumerate(FEN_FIELDS, 1)),
-    *(Metric(f'{f}_accuracy', 'A', 'share', True, f'{what} right, as text') for f, what in (('reward', 'the reward field is'),
-        ('terminated', 'the terminated flag is'), ('truncated', 'the truncated flag is'), ('suffix', 'all three fields after the FEN are'))),
-    *(Metric(f'{f}_accuracy_constant', 'A', 'share', True, f'{f}_accuracy of the constant suffix +0.001+0+0') for f in ('reward', 'terminated', 'truncated', 'suffix')),
-    *(Metric(f'recall_{c}', 'A', 'share', True, f'suffix_accuracy among the rows whose truth is: {c}') for c in OUTCOMES),
+    *(Metric(f'{f}_accuracy', 'A', 'share', True, f'{what} right, as text') for f, what in (
+        ('reward', 'the reward field is'), ('terminated', 'the terminated flag is'),
+        ('truncated', 'the truncated flag is'), ('suffix', 'all three fields after the FEN are'))),
+    *(Metric(f'{f}_accuracy_constant', 'A', 'share', True, f'{f}_accuracy of the constant suffix +0.001+0+0')
+      for f in ('reward', 'terminated', 'truncated', 'suffix')),
+    *(Metric(f'recall_{c}', 'A', 'share', True, f'suffix_accuracy among the rows whose truth is: {c}')
+      for c in OUTCOMES),
 )
 
 ENGINE_METRICS = (   # only when Stockfish is asked
@@ -96,9 +105,12 @@ def _read(prompt, completion):
 def _judge_policy(example, completion, engine):
     answer, strict = _read(example.prompt(), completion)
     moves, evals, best = (answer.moves, answer.evals, answer.best) if answer else ((), (), '')
-    truth, top, legal = dict(zip(example.target.moves, example.target.evals)), max(example.target.evals), legal_moves(example.fen)
-    errors = [abs(win_probability(e) - win_probability(truth[m])) for m, e in dict(zip(moves, evals)).items() if m in truth]
-    mates, published, whole = mating_moves(example.fen), example.published_best, len(truth) >= min(MAX_MOVES, len(legal))
+    truth, top, legal = (dict(zip(example.target.moves, example.target.evals)), max(example.target.evals),
+                         legal_moves(example.fen))
+    errors = [abs(win_probability(e) - win_probability(truth[m]))
+              for m, e in dict(zip(moves, evals)).items() if m in truth]
+    mates, published, whole = (mating_moves(example.fen), example.published_best,
+                               len(truth) >= min(MAX_MOVES, len(legal)))
     found = dict(
         format_valid=strict,
         legal_best=best in legal,
@@ -108,7 +120,9 @@ def _judge_policy(example, completion, engine):
         eval_error=sum(errors) / len(errors) if errors else math.nan,
         regret=regret(example.target, example.fen, best) if whole else math.nan,
         mate_in_one=best in mates if mates else math.nan)
-    if engine: found |= dict(best_move_engine=dict(zip(engine.moves, engine.evals)).get(best) == max(engine.evals), regret_engine=regret(engine, example.fen, best))
+    if engine:
+        found |= dict(best_move_engine=dict(zip(engine.moves, engine.evals)).get(best) == max(engine.evals),
+                      regret_engine=regret(engine, example.fen, best))
     return found
 
 # %% ../nbs/11d_metrics.ipynb #d2bfa6b3
@@ -177,7 +191,8 @@ def judge(
     engine: PolicyAnswer|None = None, # what Stockfish says to a P prompt, when it was asked
 ) -> dict[str, float]: # metric -> value, for the metrics of the example's task; nan where one does not apply
     "Everything measured about one completion."
-    found = _judge_policy(example, completion, engine) if example.kind == 'P' else _judge_transition(example, completion)
+    found = (_judge_policy(example, completion, engine) if example.kind == 'P'
+             else _judge_transition(example, completion))
     found['reward'] = score(example.prompt(), completion, example.target).total
     return {m.name: float(found[m.name]) for m in METRICS + ENGINE_METRICS if m.name in found}
 

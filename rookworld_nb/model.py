@@ -27,13 +27,17 @@ class GPTConfig:
     def __post_init__(self):
         for name in ('vocab_size', 'n_positions', 'n_layer', 'n_head', 'n_embd', 'layer_norm_epsilon'):
             if getattr(self, name) <= 0: raise ValueError(f'{name} must be positive, not {getattr(self, name)}')
-        if self.n_embd % self.n_head: raise ValueError(f'n_embd {self.n_embd} is not a multiple of n_head {self.n_head}')
+        if self.n_embd % self.n_head:
+            raise ValueError(f'n_embd {self.n_embd} is not a multiple of n_head {self.n_head}')
 
 # %% ../nbs/06_model.ipynb #93377e15
 PRESETS = {
-    'gpt2': GPTConfig(vocab_size=50257, n_positions=1024, n_layer=12, n_head=12, n_embd=768),   # RookWorld-LM-124M
-    'nano': GPTConfig(vocab_size=2790, n_positions=192, n_layer=4, n_head=6, n_embd=192),       # the embedded model, chess vocabulary
-    'tiny': GPTConfig(vocab_size=64, n_positions=64, n_layer=2, n_head=2, n_embd=32),           # for lessons and tests
+    # RookWorld-LM-124M
+    'gpt2': GPTConfig(vocab_size=50257, n_positions=1024, n_layer=12, n_head=12, n_embd=768),
+    # the embedded model, chess vocabulary
+    'nano': GPTConfig(vocab_size=2790, n_positions=192, n_layer=4, n_head=6, n_embd=192),
+    # for lessons and tests
+    'tiny': GPTConfig(vocab_size=64, n_positions=64, n_layer=2, n_head=2, n_embd=32),
 }
 
 # %% ../nbs/06_model.ipynb #70e65f68
@@ -71,7 +75,8 @@ class Attention(nn.Module):
         cache=None,             # `KVCache` or `PrefixCache`
     ) -> Tensor:                # (B, T, C) float
         B, T, C = x.shape
-        q, k, v = self.c_attn(x).view(B, T, 3, self.n_head, C//self.n_head).permute(2, 0, 3, 1, 4)   # (B, heads, T, C/heads) each
+        # (B, heads, T, C/heads) each
+        q, k, v = self.c_attn(x).view(B, T, 3, self.n_head, C//self.n_head).permute(2, 0, 3, 1, 4)
         if cache is not None: k, v = cache.update(self.layer, k, v)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=pattern, is_causal=pattern is None and T > 1)
         return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
@@ -119,7 +124,8 @@ def _check_inputs(config, input_ids, mask, past):
     B, T = input_ids.shape
     if T == 0: raise ValueError(f'input_ids {tuple(input_ids.shape)} has no column')
     if mask is None:
-        if past + T > config.n_positions: raise ValueError(f'{past + T} tokens do not fit into {config.n_positions} positions')
+        if past + T > config.n_positions:
+            raise ValueError(f'{past + T} tokens do not fit into {config.n_positions} positions')
         return
     if mask.shape != (B, past + T): raise ValueError(f'attention_mask must be {(B, past + T)}, not {tuple(mask.shape)}')
     if mask.dtype != torch.bool: raise ValueError(f'attention_mask must be bool, not {mask.dtype}')
@@ -140,7 +146,8 @@ class GPT(nn.Module):
         self.ln_f = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         for name, p in self.named_parameters():
             if name.endswith('bias'): nn.init.zeros_(p)
-            elif p.ndim == 2: nn.init.normal_(p, std=0.02 * ((2*config.n_layer)**-0.5 if name.endswith('c_proj.weight') else 1))
+            elif p.ndim == 2:
+                nn.init.normal_(p, std=0.02 * ((2*config.n_layer)**-0.5 if name.endswith('c_proj.weight') else 1))
 
     def hidden(self,
         input_ids: Tensor,                     # (B, T) int64
@@ -155,7 +162,8 @@ class GPT(nn.Module):
             positions, pattern = positions_from_mask(attention_mask)[:, past:], attention_pattern(attention_mask, T)
         else:
             positions = torch.arange(past, past + T, device=input_ids.device)
-            if past and T > 1: pattern = attention_pattern(torch.ones_like(input_ids[:1, :1], dtype=torch.bool).expand(1, past + T), T)
+            if past and T > 1:
+                pattern = attention_pattern(torch.ones_like(input_ids[:1, :1], dtype=torch.bool).expand(1, past + T), T)
         x = self.wte(input_ids) + self.wpe(positions)
         for block in self.h: x = block(x, pattern, cache)
         if cache is not None: cache.length += T
@@ -198,7 +206,8 @@ class KVCache:
         "Write the new columns of one layer, return all of them."
         rows, end = k.shape[0], self.length + k.shape[2]
         if rows > self.store.shape[2] or end > self.store.shape[4]:
-            raise ValueError(f'{rows} rows of {end} columns do not fit into a cache of {self.store.shape[2]} rows of {self.store.shape[4]} columns')
+            raise ValueError(f'{rows} rows of {end} columns do not fit into a cache of '
+                             f'{self.store.shape[2]} rows of {self.store.shape[4]} columns')
         self.rows = rows
         self.store[0, layer, :rows, :, self.length:end], self.store[1, layer, :rows, :, self.length:end] = k, v
         return self.store[:, layer, :rows, :, :end]
@@ -207,10 +216,12 @@ class KVCache:
         rows: Tensor,   # (B',) int64, old index of each row to be; one that stands here twice is copied
     ) -> None:
         "Keep these rows in this order; rows that do not move cost nothing."
-        if len(rows) > self.store.shape[2]: raise ValueError(f'{len(rows)} rows do not fit into a cache of {self.store.shape[2]}')
+        if len(rows) > self.store.shape[2]:
+            raise ValueError(f'{len(rows)} rows do not fit into a cache of {self.store.shape[2]}')
         moves = {new: old for new, old in enumerate(rows.tolist()) if new != old}
         past = self.store[..., :self.length, :]
-        source = past.clone() if moves.keys() & set(moves.values()) else past    # a row that is overwritten must be read before
+        # a row that is overwritten must be read before
+        source = past.clone() if moves.keys() & set(moves.values()) else past
         for new, old in moves.items(): past[:, :, new] = source[:, :, old]
         self.rows = len(rows)
 
@@ -239,4 +250,6 @@ class PrefixCache:
         rows: Tensor,       # (B,) int64, for each completion the index of its prompt
     ) -> 'PrefixCache':     # a new cache of B rows; gradients of the copies add up in the prompt
         "The prompts' keys and values, one row for each completion."
-        return PrefixCache([(k.index_select(0, rows), v.index_select(0, rows)) for k, v in self.layers.values()], self.length)   # k[rows] has a gradient whose sum depends on the threads
+        # k[rows] has a gradient whose sum depends on the threads
+        return PrefixCache([(k.index_select(0, rows), v.index_select(0, rows)) for k, v in self.layers.values()],
+                           self.length)

@@ -31,11 +31,13 @@ def play_move(
 ) -> str:                     # UCI, legal or not; '' when the answer cannot be read
     "The move that the model wants to play."
     task = PolicyTask(fen)
-    answer = _read(task, generate(model, tokenizer, [task.prompt()], temperature=temperature, top_k=top_k, seed=seed).completions[0])
+    answer = _read(task, generate(model, tokenizer, [task.prompt()], temperature=temperature,
+                                  top_k=top_k, seed=seed).completions[0])
     return answer.best if answer else ''
 
 # %% ../nbs/18_play.ipynb #a3999cea
-FAULTS = {'illegal move': 'player', 'unreadable move': 'player', 'wrong position': 'world', 'wrong verdict': 'world'}   # who made it
+FAULTS = {'illegal move': 'player', 'unreadable move': 'player',
+          'wrong position': 'world', 'wrong verdict': 'world'}  # who made it
 ENDS = (*FAULTS, 'mate', 'draw', 'max_plies')
 HISTORY = 10   # half-moves of the past in an A prompt, the current one included
 
@@ -47,8 +49,10 @@ class Game:
         fen: str, # to start from; the game is not over there
     ):
         board = chess.Board(fen)
-        impossible = board.status() & ~chess.STATUS_INVALID_EP_SQUARE     # published positions name one after every double push
-        if impossible or board.is_game_over(): raise ValueError(f'no game starts from {fen!r}: the position is impossible, or the game is over')
+        # published positions name one after every double push
+        impossible = board.status() & ~chess.STATUS_INVALID_EP_SQUARE
+        if impossible or board.is_game_over():
+            raise ValueError(f'no game starts from {fen!r}: the position is impossible, or the game is over')
         self.start, self.fen, self.moves, self.ended_by, self.said = fen, fen, [], None, ''
 
     def asks_move(self) -> PolicyTask: # the next question
@@ -75,7 +79,8 @@ class Game:
     ) -> None:
         "Go to the next position, or end the game."
         task, answer = self.asks_world(), None
-        known, truth = transition(task.fen, task.uci, task.history), transition(task.fen, task.uci, ' '.join(self.moves))
+        known, truth = (transition(task.fen, task.uci, task.history),
+                        transition(task.fen, task.uci, ' '.join(self.moves)))
         if text is not None: self.said, answer = text, _read(task, text)
         if text is not None and (answer is None or answer.fen != known.fen): self.ended_by = 'wrong position'
         elif text is not None and answer != EnvAnswer(**vars(known)): self.ended_by = 'wrong verdict'
@@ -85,11 +90,13 @@ class Game:
     def row(self) -> dict: # see `self_play`
         "The game as a row of a table."
         ended_by = self.ended_by or 'max_plies'
-        return dict(start=self.start, plies=len(self.moves), ended_by=ended_by, fen=self.fen, moves=' '.join(self.moves), said=self.said)
+        return dict(start=self.start, plies=len(self.moves), ended_by=ended_by, fen=self.fen,
+                    moves=' '.join(self.moves), said=self.said)
 
 # %% ../nbs/18_play.ipynb #6bdd983c
 def _ask(model, tokenizer, tasks, temperature, top_k, seed):
-    return generate(model, tokenizer, [t.prompt(tokenizer.style) for t in tasks], temperature=temperature, top_k=top_k, seed=seed).completions
+    return generate(model, tokenizer, [t.prompt(tokenizer.style) for t in tasks],
+                    temperature=temperature, top_k=top_k, seed=seed).completions
 
 
 def self_play(
@@ -113,10 +120,12 @@ def self_play(
         draw = 2*(seed*1_000_003 + ply)     # another one for every question, and for every seed
         going = [g for g in every if g.ended_by is None]
         if not going: break
-        for game, text in zip(going, _ask(model, tokenizer, [g.asks_move() for g in going], temperature, top_k, draw)): game.hear_move(text)
+        for game, text in zip(going, _ask(model, tokenizer, [g.asks_move() for g in going], temperature, top_k, draw)):
+            game.hear_move(text)
         moved = [g for g in going if g.ended_by is None]
         said = [None]*len(moved)
-        if moved and world == 'model': said = _ask(model, tokenizer, [g.asks_world() for g in moved], temperature, top_k, draw + 1)
+        if moved and world == 'model':
+            said = _ask(model, tokenizer, [g.asks_world() for g in moved], temperature, top_k, draw + 1)
         for game, text in zip(moved, said): game.hear_world(text)
     return pd.DataFrame([g.row() | dict(world=world) for g in every])
 

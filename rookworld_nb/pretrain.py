@@ -34,7 +34,8 @@ def tokenize(
     tokenizer,        # see `load_tokenizer`
 ) -> tuple[list[int], list[int]]: # prompt ids; completion ids with the end token
     "A row as token ids, in the tokenizer's style."
-    return tokenizer.encode(example.prompt(tokenizer.style)), [*tokenizer.encode(example.completion(tokenizer.style)), tokenizer.eot]
+    return (tokenizer.encode(example.prompt(tokenizer.style)),
+            [*tokenizer.encode(example.completion(tokenizer.style)), tokenizer.eot])
 
 # %% ../nbs/13_pretrain.ipynb #9dec0c2a
 class TokenRows:
@@ -49,7 +50,8 @@ class TokenRows:
             lengths.append(len(prompt) + len(completion))
             flat.append(torch.tensor([*prompt, *completion], dtype=torch.int32))
         self.flat = torch.cat(flat) if flat else torch.empty(0, dtype=torch.int32)
-        self.prompt_lengths, self.lengths = torch.tensor(prompts, dtype=torch.long), torch.tensor(lengths, dtype=torch.long)
+        self.prompt_lengths, self.lengths = (torch.tensor(prompts, dtype=torch.long),
+                                             torch.tensor(lengths, dtype=torch.long))
         self.starts = self.lengths.cumsum(0) - self.lengths
 
     def __len__(self): return len(self.lengths)
@@ -82,11 +84,13 @@ def transition_rows(
     "Random-game A rows, tokenised, made on several cores; the result does not depend on how many."
     sizes = [min(shard, n - start) for start in range(0, n, shard)]
     work = sizes, [seed*100_003 + k for k in range(len(sizes))], [tokenizer]*len(sizes)
-    with ProcessPoolExecutor(workers, multiprocessing.get_context('spawn')) as pool:   # starts no process before there is work
+    # starts no process before there is work
+    with ProcessPoolExecutor(workers, multiprocessing.get_context('spawn')) as pool:
         made = pool.map(_transition_shard, *work) if workers > 1 and len(sizes) > 1 else map(_transition_shard, *work)
         shards = list(tqdm(made, total=len(sizes), desc='transitions', disable=None))
     rows = TokenRows([])
-    for name in ('flat', 'prompt_lengths', 'lengths'): setattr(rows, name, torch.cat([getattr(s, name) for s in shards]))
+    for name in ('flat', 'prompt_lengths', 'lengths'):
+        setattr(rows, name, torch.cat([getattr(s, name) for s in shards]))
     rows.starts = rows.lengths.cumsum(0) - rows.lengths
     return rows
 
@@ -109,7 +113,8 @@ def mixed_batches(
 ) -> Iterator[tuple[str, Tensor, Tensor]]: # without end: task, ids (B, T), target mask (B, T)
     "Shuffled batches of one task each."
     for kind, rows in tasks.items():
-        if len(rows) < batch_size: raise ValueError(f'a batch takes {batch_size} {kind} rows, there are only {len(rows)}')
+        if len(rows) < batch_size:
+            raise ValueError(f'a batch takes {batch_size} {kind} rows, there are only {len(rows)}')
     draw, order, used = torch.Generator().manual_seed(seed), {}, dict.fromkeys(tasks, 0)
     while True:
         kind = 'A' if torch.rand((), generator=draw) < env_ratio else 'P'
@@ -156,7 +161,8 @@ def starting_model(
     device = pick_device(config.device)
     if config.init: model, tokenizer = load_model(config.init, device)
     else:
-        if config.preset not in PRESETS: raise ValueError(f'unknown preset {config.preset!r}: expected one of {", ".join(PRESETS)}')
+        if config.preset not in PRESETS:
+            raise ValueError(f'unknown preset {config.preset!r}: expected one of {", ".join(PRESETS)}')
         tokenizer = load_tokenizer(config.tokenizer)
         model = GPT(replace(PRESETS[config.preset], vocab_size=tokenizer.vocab_size)).to(device)
     return model.train(), tokenizer
@@ -169,11 +175,14 @@ def training_rows(
 ) -> dict[str, TokenRows]:  # 'P': rows of the file; 'A': made on the fly; only what env_ratio asks for
     "Everything to learn from; no position of the eval split."
     tasks = {}
-    if config.env_ratio < 1: tasks['P'] = TokenRows(tokenize(e, tokenizer) for e in load_rows(config.data, 0.0, config.seed, 'train', fix_best=config.fix_best, max_bad_rows=config.max_bad_rows))
+    if config.env_ratio < 1:
+        tasks['P'] = TokenRows(tokenize(e, tokenizer) for e in load_rows(
+            config.data, 0.0, config.seed, 'train', fix_best=config.fix_best, max_bad_rows=config.max_bad_rows))
     if config.env_ratio > 0: tasks['A'] = transition_rows(config.transitions, config.seed, tokenizer.name)
     for kind, rows in tasks.items():
         if len(rows) == 0: raise ValueError(f'{config.data} has no training rows')
-        if (longest := int(rows.lengths.max())) > n_positions: raise ValueError(f'the longest {kind} row has {longest} tokens, the model reads {n_positions}')
+        if (longest := int(rows.lengths.max())) > n_positions:
+            raise ValueError(f'the longest {kind} row has {longest} tokens, the model reads {n_positions}')
     return tasks
 
 # %% ../nbs/13_pretrain.ipynb #e47a82c7
@@ -187,14 +196,16 @@ def pretrain(
     out.mkdir(parents=True, exist_ok=True)
     model, tokenizer = starting_model(config)
     tasks = training_rows(config, tokenizer, model.config.n_positions)
-    optimizer = torch.optim.AdamW(model.parameters(), config.learning_rate, (0.9, 0.95), weight_decay=config.weight_decay)
+    optimizer = torch.optim.AdamW(model.parameters(), config.learning_rate, (0.9, 0.95),
+                                  weight_decay=config.weight_decay)
     batches, started = mixed_batches(tasks, config.batch_size, config.env_ratio, config.seed), time.time()
     with open(out/'curve.jsonl', 'w') as curve:
         for step in tqdm(range(config.max_steps), desc='pretrain', disable=None):
             kind, ids, target = next(batches)
             lr = learning_rate_at(step, config.max_steps, config.learning_rate, config.warmup_steps)
             loss = supervised_step(model, optimizer, ids, target, lr, config.grad_clip)
-            curve.write(json.dumps(dict(step=step+1, task=kind, loss=round(loss, 5), learning_rate=lr, seconds=round(time.time()-started, 1))) + '\n')
+            curve.write(json.dumps(dict(step=step+1, task=kind, loss=round(loss, 5), learning_rate=lr,
+                                        seconds=round(time.time()-started, 1))) + '\n')
             if (step + 1) % config.save_every == 0 or step + 1 == config.max_steps:
                 curve.flush()
                 save_model(model, tokenizer, out)
@@ -210,10 +221,12 @@ def write_recipe(
     seconds: int,                 # how long training took
 ) -> Path:                        # `pretrain.json` in the run's directory
     "Measure a trained model on held-out rows, and write down how it was made."
-    held_out = load_rows(config.data, 0.5, config.seed, 'eval', config.eval_prompts, fix_best=config.fix_best, max_bad_rows=config.max_bad_rows)[:]
+    held_out = load_rows(config.data, 0.5, config.seed, 'eval', config.eval_prompts,
+                         fix_best=config.fix_best, max_bad_rows=config.max_bad_rows)[:]
     measured = summarize(judge_rows(model.eval(), tokenizer, held_out)) if held_out else pd.DataFrame()
     count = {kind: len(rows) for kind, rows in tasks.items()}
-    recipe = dict(config=asdict(config), parameters=sum(p.numel() for p in model.parameters()), policy_rows=count.get('P', 0), env_rows=count.get('A', 0),
+    recipe = dict(config=asdict(config), parameters=sum(p.numel() for p in model.parameters()),
+                  policy_rows=count.get('P', 0), env_rows=count.get('A', 0),
                   data_sha256=file_sha256(config.data) if Path(config.data).is_file() else None,
                   seconds=seconds, metrics=measured.to_dict('records'))
     out = Path(config.output_dir)/'pretrain.json'

@@ -42,35 +42,57 @@ class LoggedMetric:
 # %% ../nbs/19_report.ipynb #f862c522
 _STEP = (
     LoggedMetric('step', 'step', 'steps', 'optimizer steps done, counted from 1', 'reaches max_steps'),
-    LoggedMetric('reward_mean', 'step', 'reward', 'mean score of the completions sampled in the step', 'rises, noisily; prompts differ from step to step', -0.3, 1, 1),
+    LoggedMetric('reward_mean', 'step', 'reward', 'mean score of the completions sampled in the step',
+        'rises, noisily; prompts differ from step to step', -0.3, 1, 1),
     LoggedMetric('reward_std', 'step', 'reward', 'standard deviation of those scores', 'above 0: without spread there is nothing to learn from', 1e-6),
     LoggedMetric('reward_p', 'step', 'reward', 'mean score of the P (policy) completions; empty when the step had none', 'rises', -0.3, 1, 1),
     LoggedMetric('reward_a', 'step', 'reward', 'mean score of the A (environment) completions; empty when the step had none', 'rises', -0.3, 1, 1),
     LoggedMetric('best_reward', 'step', 'reward', 'highest reward_mean of any step so far', 'keeps rising', -0.3, 1, 1),
     LoggedMetric('loss', 'step', '', 'policy objective, KL, entropy bonus and value loss, each with its weight', 'near 0; its size says nothing about progress'),
-    LoggedMetric('reward_penalty', 'step', 'reward', 'mean taken off the rewards because completions came near max_new_tokens; empty when overlong_buffer is 0', 'falls to 0', 0, 0.2),
-    LoggedMetric('running_reward_mean', 'step', 'reward', 'running mean (EMA) that normalize_rewards takes off; empty when it is off', 'follows reward_mean, smoothly'),
-    LoggedMetric('running_reward_std', 'step', 'reward', 'running standard deviation (EMA) that normalize_rewards divides by; empty when it is off', 'steady; at 0 the rewards have collapsed', 1e-6),
-    LoggedMetric('baseline_reward', 'step', 'reward', 'running mean of the steps before, which baseline ema compares with; empty otherwise', 'follows reward_mean, smoothly'),
-    LoggedMetric('explained_variance', 'step', '', '1 − var(return − value)/var(return) before the update; empty without a value head', 'rises from 0 towards 1; below 0 the value head does harm', -1, 1, 1),
+    LoggedMetric('reward_penalty', 'step', 'reward', 'mean taken off the rewards because completions '
+        'came near max_new_tokens; empty when overlong_buffer is 0', 'falls to 0', 0, 0.2),
+    LoggedMetric('running_reward_mean', 'step', 'reward',
+        'running mean (EMA) that normalize_rewards takes off; empty when it is off', 'follows reward_mean, smoothly'),
+    LoggedMetric('running_reward_std', 'step', 'reward', 'running standard deviation (EMA) that '
+        'normalize_rewards divides by; empty when it is off', 'steady; at 0 the rewards have collapsed', 1e-6),
+    LoggedMetric('baseline_reward', 'step', 'reward', 'running mean of the steps before, '
+        'which baseline ema compares with; empty otherwise', 'follows reward_mean, smoothly'),
+    LoggedMetric('explained_variance', 'step', '', '1 − var(return − value)/var(return) before the update; '
+        'empty without a value head', 'rises from 0 towards 1; below 0 the value head does harm', -1, 1, 1),
     LoggedMetric('value_loss', 'step', 'squared reward', 'half the clipped squared error of the value head, per token; empty without a value head', 'falls'),
-    LoggedMetric('kl_nats_per_token', 'step', 'nats per token', 'KL(policy ‖ reference): exact with kl_estimator full (auto), otherwise k3 on the sampled tokens; measured in the last pass of the step; empty when kl_coef is 0, because no reference is kept then', 'grows slowly; above 0.5 the policy has left its start far behind', -0.01, 0.5),
-    LoggedMetric('kl_nats_per_sequence', 'step', 'nats per sequence', 'the same, added up over a completion; what kl_controller steers by', 'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
+    LoggedMetric('kl_nats_per_token', 'step', 'nats per token',
+        'KL(policy ‖ reference): exact with kl_estimator full (auto), otherwise k3 on the sampled tokens; '
+        'measured in the last pass of the step; empty when kl_coef is 0, because no reference is kept then',
+        'grows slowly; above 0.5 the policy has left its start far behind', -0.01, 0.5),
+    LoggedMetric('kl_nats_per_sequence', 'step', 'nats per sequence', 'the same, added up over a completion; '
+        'what kl_controller steers by', 'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
     LoggedMetric('kl_coef', 'step', '', 'weight of the KL in this step, after warm-up and controller; empty when it is 0', 'stays between its clamps'),
-    LoggedMetric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that sampled, at the tokens of completions; over the whole vocabulary or, with entropy_over task, the tokens that answers use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
-    LoggedMetric('distinct_share', 'step', 'share of completions', 'distinct completions of a prompt among all that were learned from', 'above 0.2: where all say the same, there is nothing to compare', 0.05, 1),
-    LoggedMetric('clip_share_low', 'step', 'share of tokens', 'tokens whose ratio fell below 1 − clip_low and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0, 0.2),
-    LoggedMetric('clip_share_high', 'step', 'share of tokens', 'tokens whose ratio rose above 1 + clip_high and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0, 0.2),
+    LoggedMetric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that sampled, '
+        'at the tokens of completions; over the whole vocabulary or, with entropy_over task, '
+        'the tokens that answers use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
+    LoggedMetric('distinct_share', 'step', 'share of completions', 'distinct completions of a prompt among all that '
+        'were learned from', 'above 0.2: where all say the same, there is nothing to compare', 0.05, 1),
+    LoggedMetric('clip_share_low', 'step', 'share of tokens', 'tokens whose ratio fell below 1 − clip_low '
+        'and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0, 0.2),
+    LoggedMetric('clip_share_high', 'step', 'share of tokens', 'tokens whose ratio rose above 1 + clip_high '
+        'and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0, 0.2),
     LoggedMetric('ratio_max', 'step', '', 'largest ratio of new to old probability of a sampled token', '1 with one inner step; below 10 otherwise', 0, 10),
-    LoggedMetric('zero_signal_share', 'step', 'share of groups', 'groups whose completions all scored the same, among all groups sampled', 'below 0.5; higher wastes rollouts: prompts too easy, too hard, or too little entropy', 0, 0.5),
+    LoggedMetric('zero_signal_share', 'step', 'share of groups',
+        'groups whose completions all scored the same, among all groups sampled',
+        'below 0.5; higher wastes rollouts: prompts too easy, too hard, or too little entropy', 0, 0.5),
     LoggedMetric('truncated_share', 'step', 'share of completions', 'completions that reached max_new_tokens without an end token', 'below 0.05', 0, 0.05),
-    LoggedMetric('completion_tokens', 'step', 'tokens', 'tokens of all completions the step learned from, end tokens included', 'steady; sudden growth or collapse is a warning'),
-    LoggedMetric('sampling_gap_nats', 'step', 'nats', 'largest difference between a log-probability at sampling and at scoring, before the first update of the step', 'below 0.001 in float32: the two code paths are the same function', 0, 0.01),
+    LoggedMetric('completion_tokens', 'step', 'tokens', 'tokens of all completions the step learned from, '
+        'end tokens included', 'steady; sudden growth or collapse is a warning'),
+    LoggedMetric('sampling_gap_nats', 'step', 'nats',
+        'largest difference between a log-probability at sampling and at scoring, before the first update of the step',
+        'below 0.001 in float32: the two code paths are the same function', 0, 0.01),
     LoggedMetric('grad_norm', 'step', '', 'norm of the gradient before clipping', 'steady; spikes are cut at grad_clip'),
     LoggedMetric('learning_rate', 'step', '', 'of AdamW in this step', 'warm-up, then a cosine; times recovery_lr_factor for each recovery'),
     LoggedMetric('weight_norm', 'step', '', 'norm of all weights after the step', 'moves slowly'),
-    LoggedMetric('skipped', 'step', 'steps', '1 when the optimizer step was not made because loss or gradient were not finite; skip_reason in the same row says which', '0', 0, 0),
-    LoggedMetric('recoveries', 'step', 'recoveries', 'how often the run had gone back to its stable checkpoint by then; the steps taken back are in metrics-discarded.jsonl', '0', 0, 0),
+    LoggedMetric('skipped', 'step', 'steps', '1 when the optimizer step was not made because '
+        'loss or gradient were not finite; skip_reason in the same row says which', '0', 0, 0),
+    LoggedMetric('recoveries', 'step', 'recoveries', 'how often the run had gone back to its '
+        'stable checkpoint by then; the steps taken back are in metrics-discarded.jsonl', '0', 0, 0),
     LoggedMetric('health', 'step', 'level', 'worst sign of 15a_health about the model (not the machine): 0 well, 1 warning, 2 the run goes back or stops', '0', 0, 0),
     LoggedMetric('memory_gb', 'step', 'GB', 'memory of the process after the step (resident set)', 'flat after the first steps'),
     LoggedMetric('prompts_p', 'step', 'prompts', 'P prompts sampled in the step, refills included', 'follows env_ratio'),
@@ -81,9 +103,12 @@ _STEP = (
     LoggedMetric('time_score_s', 'step', 'seconds', 'scoring completions', 'little'),
     LoggedMetric('time_update_s', 'step', 'seconds', 'forward, backward, optimizer', 'about as much as sampling, or less'),
     LoggedMetric('time_s', 'step', 'seconds', 'the whole step', 'steady'),
-    LoggedMetric('engine_restarts', 'step', 'engines', 'reward_source engine: Stockfish processes that died or hung and were started again, in the run so far', '0', 0, 0),
+    LoggedMetric('engine_restarts', 'step', 'engines', 'reward_source engine: '
+        'Stockfish processes that died or hung and were started again, in the run so far', '0', 0, 0),
     LoggedMetric('engine_lost', 'step', '', 'reward_source engine: 1 when Stockfish failed twice, and P is scored with the labels of the rows since', '0', 0, 0),
-    *(LoggedMetric(f"part_{task.lower()}_{part.replace(' ', '_')}", 'step', 'reward', f'{task}: mean earned by the part {part!r} of the reward, over all completions of the task', 'rises', 0, 0.6, 1) for task in 'PA' for part in WEIGHTS[task]))
+    *(LoggedMetric(f"part_{task.lower()}_{part.replace(' ', '_')}", 'step', 'reward',
+        f'{task}: mean earned by the part {part!r} of the reward, over all completions of the task', 'rises', 0, 0.6, 1)
+      for task in 'PA' for part in WEIGHTS[task]))
 
 # %% ../nbs/19_report.ipynb #9987c5b5
 def _share(name, definition): return LoggedMetric(name, 'eval', 'share of prompts', definition, 'rises', 0, 1, 1)
@@ -104,9 +129,12 @@ _EVAL = (
     _share('squares_changed', 'A: of the squares that had to change, the share that is right'),
     _share('squares_kept', 'A: of the squares that had to stay, the share that is right'),
     _error('levenshtein', 'share of characters', 'A: edit distance to the truth over the longer length'),
-    *(_share(f'fen_{f}', f'A: the field {f} of the next FEN is right') for f in ('placement', 'side', 'castling', 'en_passant', 'halfmove', 'fullmove')),
-    *(_share(f'{f}_accuracy', f'A: {f} right, as text; compare with the constant answer') for f in ('reward', 'terminated', 'truncated', 'suffix')),
-    *(_share(f'{f}_accuracy_constant', f'A: {f}_accuracy of always answering +0.001+0+0') for f in ('reward', 'terminated', 'truncated', 'suffix')),
+    *(_share(f'fen_{f}', f'A: the field {f} of the next FEN is right')
+      for f in ('placement', 'side', 'castling', 'en_passant', 'halfmove', 'fullmove')),
+    *(_share(f'{f}_accuracy', f'A: {f} right, as text; compare with the constant answer')
+      for f in ('reward', 'terminated', 'truncated', 'suffix')),
+    *(_share(f'{f}_accuracy_constant', f'A: {f}_accuracy of always answering +0.001+0+0')
+      for f in ('reward', 'terminated', 'truncated', 'suffix')),
     *(_share(f'recall_{c}', f'A: suffix right, where the truth is: {c}') for c in ('legal', 'mate', 'draw', 'illegal')))
 
 METRICS = {m.name: m for m in _STEP + _EVAL}  # every number a report shows
@@ -147,8 +175,10 @@ def _read_rows(file, notes):
         return []
     lines = [l for l in file.read_text(encoding='utf-8', errors='replace').split('\n') if l.strip()]
     rows = [_parse(l) for l in lines]
-    if rows and rows[-1] is None: notes.append(f'{file.name}: the last line is incomplete and was left out (was the run stopped while writing?).')
-    if bad := sum(r is None for r in rows[:-1]): notes.append(f'{file.name}: {bad} unreadable line{"s" * (bad > 1)} left out.')
+    if rows and rows[-1] is None:
+        notes.append(f'{file.name}: the last line is incomplete and was left out (was the run stopped while writing?).')
+    if bad := sum(r is None for r in rows[:-1]):
+        notes.append(f'{file.name}: {bad} unreadable line{"s" * (bad > 1)} left out.')
     return [r for r in rows if r is not None]
 
 
@@ -166,7 +196,8 @@ def _frame(rows, columns, unique=()):
     found = pd.DataFrame([r for r in rows if isinstance(r, dict)])
     found = found.reindex(columns=columns + [c for c in found if c not in columns])
     for c in columns:
-        if c not in _WORDS: found[c] = pd.to_numeric(found[c], errors='coerce').astype(float).replace([math.inf, -math.inf], math.nan)
+        if c not in _WORDS:
+            found[c] = pd.to_numeric(found[c], errors='coerce').astype(float).replace([math.inf, -math.inf], math.nan)
         elif c != 'parts': found[c] = [v if isinstance(v, str) else '' for v in found[c]]
     if 'step' in columns: found = found.dropna(subset='step').sort_values('step', kind='stable')
     return (found.drop_duplicates(list(unique), keep='last') if unique else found).reset_index(drop=True)
@@ -182,7 +213,8 @@ def load_run(
         raise ValueError(f'{directory} is not a run directory: it has neither config.json nor metrics.jsonl')
     config = _read_json(directory/'config.json', dict, notes)
     metrics = _frame(_read_rows(directory/'metrics.jsonl', notes), [m.name for m in _STEP], ['step'])
-    evals = _frame(_read_rows(directory/'eval.jsonl', notes), _COLUMNS['evals'], ['step', 'decoding', 'metric', 'task', 'slice'])
+    evals = _frame(_read_rows(directory/'eval.jsonl', notes), _COLUMNS['evals'],
+                   ['step', 'decoding', 'metric', 'task', 'slice'])
     completions = _frame(_read_rows(directory/'completions.jsonl', notes), _COLUMNS['completions'])
     comparison = _frame(_read_json(directory/'comparison.json', list, notes), _COLUMNS['comparison'])
     return Run(directory, config, metrics, evals, completions, comparison, tuple(notes))
@@ -252,9 +284,11 @@ def plot_rewards(
     fig, (left, right) = _panels(2, 2, 3)
     m = _thin(run.metrics)
     first, last = _ends(m.reward_mean)
-    left.fill_between(m.step, m.reward_mean - m.reward_std, m.reward_mean + m.reward_std, color=BLUE, alpha=0.14, linewidth=0, label='± one standard deviation')
+    left.fill_between(m.step, m.reward_mean - m.reward_std, m.reward_mean + m.reward_std,
+                      color=BLUE, alpha=0.14, linewidth=0, label='± one standard deviation')
     _draw(left, m, 'reward_mean', BLUE, 'mean')
-    _title(left, f'Sampled reward went from {first:.2f} to {last:.2f}' if math.isfinite(last) else 'No reward was logged yet', 'reward')
+    _title(left, f'Sampled reward went from {first:.2f} to {last:.2f}' if math.isfinite(last)
+           else 'No reward was logged yet', 'reward')
     for name, colour, task in (('reward_p', GREEN, 'P, policy'), ('reward_a', PURPLE, 'A, environment')):
         if m[name].notna().any(): _draw(right, m, name, colour, task)
     _title(right, 'Per task')
@@ -264,7 +298,8 @@ def plot_rewards(
 # %% ../nbs/19_report.ipynb #3c1e06a3
 SHOWN = dict( # held-out metrics that get a panel, per task
     P=('reward', 'format_valid', 'legal_best', 'best_move', 'top5_overlap', 'regret', 'eval_error', 'mate_in_one'),
-    A=('reward', 'format_valid', 'exact', 'fen_exact', 'squares_changed', 'levenshtein', 'suffix_accuracy', 'recall_mate'))
+    A=('reward', 'format_valid', 'exact', 'fen_exact', 'squares_changed',
+       'levenshtein', 'suffix_accuracy', 'recall_mate'))
 
 def _arrow(name):
     return {1: ' ↑', -1: ' ↓', 0: ''}[METRICS[name].better if name in METRICS else 0]
@@ -284,7 +319,9 @@ def plot_evals(
         for (decoding, colour), shift in zip(DECODING.items(), (-0.008, 0.008)):
             part = e[(e.metric == name) & (e.decoding == decoding)]
             spread = np.clip([part.value - part.low, part.high - part.value], 0, None)
-            if len(part): ax.errorbar(part.step + shift*width, part.value, np.nan_to_num(spread), color=colour, marker='o', markersize=3.5, linewidth=1.5, elinewidth=1.2, label=decoding)
+            if len(part):
+                ax.errorbar(part.step + shift*width, part.value, np.nan_to_num(spread), color=colour,
+                            marker='o', markersize=3.5, linewidth=1.5, elinewidth=1.2, label=decoding)
         _title(ax, name + _arrow(name))
     _legend(axes[0], loc='best')
     return fig
@@ -303,9 +340,11 @@ def plot_panels(
     fig, axes = _panels(len(PANELS[heading]))
     m = _thin(run.metrics)
     for ax, names in zip(axes, PANELS[heading]):
-        for name, colour in zip(names, (BLUE, ORANGE)): _draw(ax, m, name, colour, name.split('_')[-1] if len(names) > 1 else None)
+        for name, colour in zip(names, (BLUE, ORANGE)):
+            _draw(ax, m, name, colour, name.split('_')[-1] if len(names) > 1 else None)
         known, top = METRICS[names[0]], m[list(names)].max().max()
-        if math.isfinite(known.high) and top > known.high/2: ax.axhline(known.high, color=INK, linestyle='--', linewidth=0.8)
+        if math.isfinite(known.high) and top > known.high/2:
+            ax.axhline(known.high, color=INK, linestyle='--', linewidth=0.8)
         if known.unit.startswith('share') and math.isfinite(top): ax.set_ylim(0, max(1.1*top, 0.05))
         title = names[0].rsplit('_', 1)[0] if len(names) > 1 else names[0]
         _title(ax, title if m[list(names)].notna().any().any() else f'{title}: not logged', known.unit)
@@ -320,12 +359,17 @@ def plot_time(
     fig, (ax,) = _panels(1, 1, 2.6)
     m = _thin(run.metrics)
     phases = m[['time_rollout_s', 'time_score_s', 'time_update_s']].fillna(0)
-    phases = phases.assign(rest=(m.time_s - phases.sum(axis=1)).clip(lower=0).fillna(0)).set_axis(['rollout', 'score', 'update', 'rest'], axis=1)
+    phases = (phases.assign(rest=(m.time_s - phases.sum(axis=1)).clip(lower=0).fillna(0))
+              .set_axis(['rollout', 'score', 'update', 'rest'], axis=1))
     if len(m) == 1: ax.bar(range(4), phases.iloc[0], color=[BLUE, GREEN, ORANGE, GREY], tick_label=list(phases))
-    else: ax.stackplot(m.step, phases.T.to_numpy(), labels=phases.columns, colors=[BLUE, GREEN, ORANGE, GREY], alpha=0.85, linewidth=0)
+    else:
+        ax.stackplot(m.step, phases.T.to_numpy(), labels=phases.columns,
+                     colors=[BLUE, GREEN, ORANGE, GREY], alpha=0.85, linewidth=0)
     total = phases.sum()
     ax.set_ylim(0, 1.2*max(ax.get_ylim()[1], 0.01))   # room for the legend
-    if total.sum() > 0: _title(ax, f'{total.idxmax().capitalize()} takes {100*total.max()/total.sum():.0f} % of {total.sum()/len(m):.1f} s a step', 'seconds')
+    if total.sum() > 0:
+        _title(ax, f'{total.idxmax().capitalize()} takes {100*total.max()/total.sum():.0f} % '
+                   f'of {total.sum()/len(m):.1f} s a step', 'seconds')
     else: _title(ax, 'No step was timed yet')
     _legend(ax, loc='upper left', ncols=4)
     return fig
@@ -349,9 +393,12 @@ def comparison_table(
     "Before and after on the same prompts, greedy and sampled side by side."
     c = run.comparison[run.comparison.slice == slice]
     c = c.assign(verdict=[verdict(*r) for r in zip(c.metric, c.low, c.high)])
-    parts = {d: c[c.decoding == d].drop_duplicates(['task', 'metric'], keep='last').set_index(['task', 'metric'])[['before', 'after', 'difference', 'low', 'high', 'verdict', 'n']] for d in DECODING if (c.decoding == d).any()}
+    parts = {d: c[c.decoding == d].drop_duplicates(['task', 'metric'], keep='last').set_index(['task', 'metric'])[
+                 ['before', 'after', 'difference', 'low', 'high', 'verdict', 'n']]
+             for d in DECODING if (c.decoding == d).any()}
     if not parts: return pd.DataFrame()
-    rows = pd.MultiIndex.from_frame(c[['task', 'metric']].drop_duplicates().sort_values('task', ascending=False, kind='stable'))
+    rows = pd.MultiIndex.from_frame(
+        c[['task', 'metric']].drop_duplicates().sort_values('task', ascending=False, kind='stable'))
     return pd.concat(parts, axis=1).reindex(rows)
 
 # %% ../nbs/19_report.ipynb #a3a20b34
@@ -362,15 +409,20 @@ def conclusion(
     table = comparison_table(run)
     if not len(table): return 'There is no paired comparison yet: it is written when the run ends.'
     found = {d: table[d].verdict.value_counts() for d in table.columns.levels[0]}
-    said = [f'{d.capitalize()}: {f.get("better", 0)} metrics better, {f.get("worse", 0)} worse, {f.get("", 0)} undecided.' for d, f in found.items()]
+    said = [f'{d.capitalize()}: {f.get("better", 0)} metrics better, '
+            f'{f.get("worse", 0)} worse, {f.get("", 0)} undecided.' for d, f in found.items()]
     better = {d: f.get('better', 0) for d, f in found.items()}
-    if better.get('sampled') and better.get('greedy') == 0: said.append('A gain in samples alone is sharpening, not learning: the same answers come more often, and no better one is found.')
+    if better.get('sampled') and better.get('greedy') == 0:
+        said.append('A gain in samples alone is sharpening, not learning: '
+                    'the same answers come more often, and no better one is found.')
     return ' '.join(said)
 
 # %% ../nbs/19_report.ipynb #12306412
 _UCI = re.compile(r'\b[a-h][1-8][a-h][1-8][qrbn]?\b')
-_PAINT = {'square light': '#e9edf2', 'square dark': '#9fb3c8', 'square light lastmove': '#f6e3a1', 'square dark lastmove': '#dcb95a',
-    'margin': '#00000000', 'coord': 'currentColor', 'arrow green': '#2f9e77d0', 'arrow blue': '#3f7fc188', 'arrow red': '#c8453ad0'}
+_PAINT = {'square light': '#e9edf2', 'square dark': '#9fb3c8',
+          'square light lastmove': '#f6e3a1', 'square dark lastmove': '#dcb95a',
+          'margin': '#00000000', 'coord': 'currentColor',
+          'arrow green': '#2f9e77d0', 'arrow blue': '#3f7fc188', 'arrow red': '#c8453ad0'}
 
 def _placement(fen):
     "The pieces of a FEN, or None when it cannot be read."
@@ -441,8 +493,10 @@ def _number(value, sign=False, whole=False):
 def _table(head, rows, kind=''):
     "An HTML table; cells are HTML already, a row may be (class, cells)."
     line = lambda cells, tag: ''.join(f'<{tag}>{c}</{tag}>' for c in cells)
-    body = ''.join(f'<tr class="{r[0]}">{line(r[1], "td")}</tr>' if isinstance(r, tuple) else f'<tr>{line(r, "td")}</tr>' for r in rows)
-    return f'<div class="scroll"><table class="{kind}"><thead><tr>{line(head, "th")}</tr></thead><tbody>{body}</tbody></table></div>'
+    body = ''.join(f'<tr class="{r[0]}">{line(r[1], "td")}</tr>' if isinstance(r, tuple)
+                   else f'<tr>{line(r, "td")}</tr>' for r in rows)
+    return (f'<div class="scroll"><table class="{kind}"><thead><tr>{line(head, "th")}</tr></thead>'
+            f'<tbody>{body}</tbody></table></div>')
 
 
 def _own_ids(svg, name):
@@ -468,10 +522,12 @@ def _head(run):
     c, wanted = run.config, run.config.get('max_steps')
     done = isinstance(wanted, int) and run.steps >= wanted
     state = f'{run.steps} of {_text(wanted)} steps' if wanted is not None else f'{run.steps} steps'
-    facts = [(k, c[k]) for k in ('model', 'data', 'seed', 'learning_rate', 'prompts_per_step', 'group_size', 'env_ratio', 'loss_type', 'kl_coef') if k in c]
+    facts = [(k, c[k]) for k in ('model', 'data', 'seed', 'learning_rate', 'prompts_per_step',
+                                 'group_size', 'env_ratio', 'loss_type', 'kl_coef') if k in c]
     items = ''.join(f'<div><dt>{_text(k.replace("_", " "))}</dt><dd>{_text(v)}</dd></div>' for k, v in facts)
     command = c.get('command') or f'rookworld_train --config {run.directory.name}/config.json --output_dir NEW'
-    whole = _table(['choice', 'value'], [[f'<code>{_text(k)}</code>', f'<code>{_text(json.dumps(v))}</code>'] for k, v in c.items()])
+    whole = _table(['choice', 'value'],
+                   [[f'<code>{_text(k)}</code>', f'<code>{_text(json.dumps(v))}</code>'] for k, v in c.items()])
     notes = ''.join(f'<li>{_text(n)}</li>' for n in run.notes)
     return f'''<header><p class="kicker">rookworld · GRPO run</p><h1>{_text(run.directory.name)} <span class="chip {"done" if done else "part"}">{state}</span></h1>
 <dl class="facts">{items}</dl><p class="again">Make it again: <code>{_text(command)}</code></p>
@@ -485,7 +541,8 @@ _SIGN = {'better': '✓ better', 'worse': '✗ worse', 'changed': '≠ changed',
 def _difference(r):
     if not math.isfinite(r.difference): return '–'
     sign = f'<b class="mark">{_SIGN[r.verdict]}</b>' if r.verdict else ''
-    return f'<span class="{r.verdict or "open"}">{_number(r.difference, True)} <small>[{_number(r.low, True)}, {_number(r.high, True)}]</small> {sign}</span>'
+    return (f'<span class="{r.verdict or "open"}">{_number(r.difference, True)} '
+            f'<small>[{_number(r.low, True)}, {_number(r.high, True)}]</small> {sign}</span>')
 
 
 def _tiles(table):
@@ -500,13 +557,15 @@ def _tiles(table):
 
 def _comparison_html(table):
     decodings = list(dict.fromkeys(table.columns.get_level_values(0)))
-    head = ['metric'] + [f'{d}<br><small>{w}</small>' for d in decodings for w in ('before', 'after', 'difference [95 %]')] + ['n']
+    head = ['metric'] + [f'{d}<br><small>{w}</small>' for d in decodings
+                         for w in ('before', 'after', 'difference [95 %]')] + ['n']
     rows, task = [], None
     for (t, metric), r in table.iterrows():
         if t != task: rows.append(('group', [f'Task {_text(t)}'] + [''] * (len(head) - 1)))
         task = t
         cells = [c for d in decodings for c in (_number(r[d].before), _number(r[d].after), _difference(r[d]))]
-        rows.append([f'<code>{_text(metric)}</code>{_arrow(metric)}', *cells, _number(max(r[d].n for d in decodings), whole=True)])
+        rows.append([f'<code>{_text(metric)}</code>{_arrow(metric)}', *cells,
+                     _number(max(r[d].n for d in decodings), whole=True)])
     return _table(head, rows, 'numbers')
 
 
@@ -515,8 +574,11 @@ def _latest_html(run):
     e = run.evals[run.evals.slice == 'all']
     if not len(e): return '<p>No evaluation was written yet.</p>'
     e = e[e.step == e.step.max()]
-    rows = [[_text(r.task), f'<code>{_text(r.metric)}</code>{_arrow(r.metric)}', _text(r.decoding), f'{_number(r.value)} <small>[{_number(r.low)}, {_number(r.high)}]</small>', _number(r.n, whole=True)] for r in e.itertuples()]
-    return f'<p>The last evaluation, at step {e.step.max():.0f}:</p>' + _table(['task', 'metric', 'decoding', 'value [95 %]', 'n'], rows, 'numbers left3')
+    rows = [[_text(r.task), f'<code>{_text(r.metric)}</code>{_arrow(r.metric)}', _text(r.decoding),
+             f'{_number(r.value)} <small>[{_number(r.low)}, {_number(r.high)}]</small>', _number(r.n, whole=True)]
+            for r in e.itertuples()]
+    return (f'<p>The last evaluation, at step {e.step.max():.0f}:</p>'
+            + _table(['task', 'metric', 'decoding', 'value [95 %]', 'n'], rows, 'numbers left3'))
 
 
 def _slices_html(run):
@@ -532,7 +594,8 @@ def _slices_html(run):
 
 def _answer(run):
     table = comparison_table(run)
-    if not len(table): return f'<section><h2>Before and after</h2><p class="lead">{conclusion(run)}</p>{_latest_html(run)}</section>'
+    if not len(table):
+        return f'<section><h2>Before and after</h2><p class="lead">{conclusion(run)}</p>{_latest_html(run)}</section>'
     return f'''<section><h2>Before and after</h2><p class="lead">{_text(conclusion(run))}</p>{_tiles(table)}{_comparison_html(table)}
 <p class="small">The same held-out prompts answered before and after; differences are paired, intervals are 95 % bootstrap intervals over prompts. Coloured: the interval excludes zero. Among thirty metrics, one or two do so by chance. ↑ higher is better, ↓ lower is better.</p>{_slices_html(run)}</section>'''
 
@@ -541,7 +604,8 @@ def _receipt(parts):
     if not isinstance(parts, dict) or not parts: return ''
     def row(name, value):
         width = min(max(value, 0), 1)*100 if isinstance(value, (int, float)) and math.isfinite(value) else 0
-        return [_text(name), _number(value) if isinstance(value, (int, float)) else _text(value), f'<i class="bar"><i style="width:{width:.0f}%"></i></i>']
+        return [_text(name), _number(value) if isinstance(value, (int, float)) else _text(value),
+                f'<i class="bar"><i style="width:{width:.0f}%"></i></i>']
     return _table(['part', 'credit', ''], [row(*p) for p in parts.items()], 'parts')
 
 
@@ -551,7 +615,8 @@ def completion_card(
 ) -> str:           # HTML; nothing in it is the model's own markup
     "One completion with boards and receipt."
     captions = (f'{"Black" if " b " in row.prompt else "White"} to move', 'the answer')
-    pictures = ''.join(f'<div>{_own_ids(svg, f"{name}{i}")}<p>{captions[i]}</p></div>' for i, svg in enumerate(boards(row.prompt, row.completion)))
+    pictures = ''.join(f'<div>{_own_ids(svg, f"{name}{i}")}<p>{captions[i]}</p></div>'
+                       for i, svg in enumerate(boards(row.prompt, row.completion)))
     return f'''<article class="card"><div class="boards">{pictures or "<p>no board: the position cannot be read</p>"}</div><div class="said">
 <h3>{_text(row.task)} <small>step {_number(row.step, whole=True)}</small> <span class="chip">reward {_number(row.reward)}</span> <span class="chip">advantage {_number(row.advantage, True)}</span></h3>
 <p class="label">prompt</p><pre>{_text(row.prompt)}</pre><p class="label">completion</p><pre>{_text(row.completion) or "(empty)"}</pre>
@@ -565,8 +630,10 @@ def _glossary(run):
         outside = math.isfinite(value) and not m.low <= value <= m.high
         shown = _number(value, whole=m.unit in ('steps', 'prompts', 'rounds', 'tokens'))
         if outside: shown = f'<b class="worse">{shown} !</b>'
-        rows.append([f'<code>{m.name}</code>{_arrow(m.name)}', _text(m.definition), _text(m.unit), _text(m.healthy), shown if m.source == 'step' else 'held out'])
-    return '<section><h2>What the numbers mean</h2>' + _table(['metric', 'definition', 'unit', 'healthy', 'last step'], rows, 'words') + '</section>'
+        rows.append([f'<code>{m.name}</code>{_arrow(m.name)}', _text(m.definition), _text(m.unit),
+                     _text(m.healthy), shown if m.source == 'step' else 'held out'])
+    return ('<section><h2>What the numbers mean</h2>'
+            + _table(['metric', 'definition', 'unit', 'healthy', 'last step'], rows, 'words') + '</section>')
 
 
 _CSS = '''
@@ -601,10 +668,13 @@ def report_html(
     "The report of a run."
     averaged = -(-len(run.metrics) // 600)
     note = f' Each point averages {averaged} steps.' if averaged > 1 else ''
-    training = [_figure(plot_rewards(run), 'rewards', 'Completions sampled for training; the thick line is a running mean over a tenth of the run.' + note)]
+    training = [_figure(plot_rewards(run), 'rewards',
+                        'Completions sampled for training; '
+                        'the thick line is a running mean over a tenth of the run.' + note)]
     training += [f'<h3>{h}</h3>' + _figure(plot_panels(run, h), f'panel{i}') for i, h in enumerate(PANELS)]
     training += ['<h3>Where the time went</h3>', _figure(plot_time(run), 'time')]
-    evals = [_figure(plot_evals(run, t), f'evals{t}', f'Task {t} on held-out prompts, with 95 % intervals.') for t in SHOWN]
+    evals = [_figure(plot_evals(run, t), f'evals{t}', f'Task {t} on held-out prompts, with 95 % intervals.')
+             for t in SHOWN]
     cards = ''.join(completion_card(row, f'board{i}x') for i, (_, row) in enumerate(pick_completions(run).iterrows()))
     return f'''<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><title>{_text(run.directory.name)} · rookworld report</title><style>{_CSS}</style></head>
 <body><main>{_head(run)}{_answer(run)}<section><h2>Held-out metrics over the run</h2>{"".join(evals) or "<p>No evaluation was written yet.</p>"}</section>
@@ -622,7 +692,8 @@ def write_report(
     return run.directory/'report.html'
 
 # %% ../nbs/19_report.ipynb #4e7b3951
-SIGNS = dict(finite=('grad_norm', 'weight_norm'), kl=('kl_nats_per_sequence', 'grad_norm'), reward=('reward_mean', 'entropy_nats'))  # signal -> its curves
+SIGNS = dict(finite=('grad_norm', 'weight_norm'), kl=('kl_nats_per_sequence', 'grad_norm'),
+             reward=('reward_mean', 'entropy_nats'))   # signal -> its curves
 
 def _signal_figure(run, signal):
     "The curves of a signal, and those of the attempts before."
@@ -631,8 +702,10 @@ def _signal_figure(run, signal):
     file = run.directory/'metrics-discarded.jsonl'
     before = _frame(_read_rows(file, notes), [m.name for m in _STEP] + ['recovery']) if file.exists() else None
     for ax, name in zip(axes, names):
-        for _, attempt in before.groupby('recovery') if before is not None else (): ax.plot(attempt.step, attempt[name], color=ORANGE, linewidth=0.9)
-        ax.plot(run.metrics.step, run.metrics[name], color=BLUE, linewidth=2, marker='o' if len(run.metrics) < 3 else None)
+        for _, attempt in before.groupby('recovery') if before is not None else ():
+            ax.plot(attempt.step, attempt[name], color=ORANGE, linewidth=0.9)
+        ax.plot(run.metrics.step, run.metrics[name], color=BLUE, linewidth=2,
+                marker='o' if len(run.metrics) < 3 else None)
         _title(ax, name, METRICS[name].unit)
     return fig
 
@@ -642,15 +715,24 @@ def post_mortem_html(
 ) -> str:              # a whole HTML document without links, scripts or other files
     "Which signal, its curve, the last rows, and the ten completions before. Raises FileNotFoundError when the run has no post-mortem."
     run, notes = load_run(run_dir), []
-    if not (run.directory/'post_mortem.json').exists(): raise FileNotFoundError(f'{run.directory} has no post_mortem.json: it did not stop because it was not well')
+    if not (run.directory/'post_mortem.json').exists():
+        raise FileNotFoundError(f'{run.directory} has no post_mortem.json: it did not stop because it was not well')
     told = _read_json(run.directory/'post_mortem.json', dict, notes)
     signals = [s for s in told.get('signals', []) if isinstance(s, dict)]
     bad = [s for s in signals if s.get('level') == 'act']
-    table = _table(['signal', 'level', 'value', ''], [[_text(s.get('name')), _text(s.get('level')), _number(s.get('value')), _text(s.get('sentence'))] for s in signals], 'words')
-    figures = ''.join(_figure(_signal_figure(run, s.get('name')), f'signal{i}', f'{_text(s.get("name"))}: the last attempt, and in orange what was taken back before.') for i, s in enumerate(bad))
-    shown = [m for m in ('step', 'loss', 'reward_mean', 'kl_nats_per_sequence', 'entropy_nats', 'grad_norm', 'weight_norm', 'learning_rate', 'zero_signal_share', 'skipped', 'health') if run.metrics[m].notna().any()]
-    rows = _table(shown, [[_number(r[m], whole=m in ('step', 'skipped', 'health')) for m in shown] for _, r in run.metrics.tail(10).iterrows()], 'numbers')
-    cards = ''.join(completion_card(row, f'board{i}x') for i, (_, row) in enumerate(run.completions.tail(10).iterrows()))
+    table = _table(['signal', 'level', 'value', ''],
+                   [[_text(s.get('name')), _text(s.get('level')), _number(s.get('value')), _text(s.get('sentence'))]
+                    for s in signals], 'words')
+    figures = ''.join(_figure(_signal_figure(run, s.get('name')), f'signal{i}',
+                              f'{_text(s.get("name"))}: the last attempt, and in orange what was taken back before.')
+                      for i, s in enumerate(bad))
+    shown = [m for m in ('step', 'loss', 'reward_mean', 'kl_nats_per_sequence', 'entropy_nats', 'grad_norm',
+                         'weight_norm', 'learning_rate', 'zero_signal_share', 'skipped', 'health')
+             if run.metrics[m].notna().any()]
+    rows = _table(shown, [[_number(r[m], whole=m in ('step', 'skipped', 'health')) for m in shown]
+                          for _, r in run.metrics.tail(10).iterrows()], 'numbers')
+    cards = ''.join(completion_card(row, f'board{i}x')
+                    for i, (_, row) in enumerate(run.completions.tail(10).iterrows()))
     return f'''<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><title>{_text(run.directory.name)} · post-mortem</title><style>{_CSS}</style></head>
 <body><main>{_head(run)}<section><h2>Why it stopped</h2><p class="lead">{_text(told.get("sentence", "post_mortem.json cannot be read"))}</p>{table}{figures}</section>
 <section><h2>The last steps</h2>{rows}</section><section><h2>What the model wrote last</h2>{cards or "<p>No completion was written.</p>"}</section>{_glossary(run)}</main></body></html>'''

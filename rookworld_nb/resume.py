@@ -21,8 +21,9 @@ from .loader import file_sha256
 from .checkpoint import CheckpointError, checkpoint_step, latest_good_checkpoint, list_checkpoints
 
 # %% ../nbs/15b_resume.ipynb #f13cbce8
-MAY_CHANGE = ('output_dir', 'device', 'threads', 'max_steps', 'eval_every', 'save_every', 'keep_last', 'keep_best', 'log_completions',
-              'stockfish_path', 'engine_workers', 'engine_timeout', 'engine_cache')  # what a resumed run may change without being allowed to
+# what a resumed run may change without being allowed to
+MAY_CHANGE = ('output_dir', 'device', 'threads', 'max_steps', 'eval_every', 'save_every', 'keep_last', 'keep_best',
+              'log_completions', 'stockfish_path', 'engine_workers', 'engine_timeout', 'engine_cache')
 
 def config_changes(
     was: dict, # a configuration as a dictionary
@@ -44,7 +45,8 @@ def reopen_run(
     except ValueError as e: raise ValueError(f'{out}/config.json: {e}') from None
     changes = [text for name, text in config_changes(asdict(started), asdict(config)).items() if name not in MAY_CHANGE]
     if changes and not allow_config_change:
-        raise ValueError(f'{out} was started under other choices ({", ".join(changes)}): with --allow_config_change it goes on under the new ones')
+        raise ValueError(f'{out} was started under other choices ({", ".join(changes)}): '
+                         'with --allow_config_change it goes on under the new ones')
     return out
 
 # %% ../nbs/15b_resume.ipynb #2a33f9c4
@@ -52,10 +54,12 @@ def data_sha256(
     data: str, # `data` of a configuration
 ) -> str|None: # of the file, or of the names and contents of a directory's parquet files; None when there is no local file
     "Which rows these are."
-    path = Path(str(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet')) if data == 'positions' else Path(data)
+    path = (Path(str(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'))
+            if data == 'positions' else Path(data))
     if path.is_file(): return file_sha256(path)
     if not path.is_dir(): return None
-    return hashlib.sha256(''.join(f'{p.name} {file_sha256(p)}\n' for p in sorted(path.glob('*.parquet'))).encode()).hexdigest()
+    return hashlib.sha256(''.join(f'{p.name} {file_sha256(p)}\n'
+                                  for p in sorted(path.glob('*.parquet'))).encode()).hexdigest()
 
 
 def model_sha256(
@@ -86,9 +90,11 @@ def check_origin(
     "Is it still the same run? Raises ValueError when it is not."
     words = dict(data='the rows are not the ones', model='the starting weights are not the ones')
     serious = [f'{words[name]} that the run began with' for name in words if was[name] != now[name]]
-    if serious and not allow_config_change: raise ValueError(f'{run}: {", and ".join(serious)}: with --allow_config_change it goes on nevertheless')
+    if serious and not allow_config_change:
+        raise ValueError(f'{run}: {", and ".join(serious)}: with --allow_config_change it goes on nevertheless')
     newer = [name for name in ('version', 'torch') if was[name] != now[name]]
-    return serious + [f'written with {name} {was[name]}, going on with {now[name]}: perhaps not bit for bit the same' for name in newer]
+    return serious + [f'written with {name} {was[name]}, going on with {now[name]}: perhaps not bit for bit the same'
+                      for name in newer]
 
 # %% ../nbs/15b_resume.ipynb #911b4543
 def starting_point(
@@ -97,7 +103,9 @@ def starting_point(
     "Where a run goes on. Raises CheckpointError when no checkpoint is intact any more: starting over would delete what is known of the run."
     found, told = latest_good_checkpoint(run)
     lost = sorted(p.name for p in Path(run, 'checkpoints').glob('step-*.damaged*'))
-    if not found and lost: raise CheckpointError(f'{run} has no intact checkpoint left, only {", ".join(lost)}: begin again in another --output_dir')
+    if not found and lost:
+        raise CheckpointError(f'{run} has no intact checkpoint left, '
+                              f'only {", ".join(lost)}: begin again in another --output_dir')
     return found, told
 
 # %% ../nbs/15b_resume.ipynb #a6dbccaa
@@ -123,7 +131,8 @@ def is_complete(
     config: TrainConfig, # max_steps
 ) -> bool:
     "Trained to the end, and compared."
-    return Path(run, 'comparison.json').exists() and [checkpoint_step(p) for p in list_checkpoints(run)][-1:] == [config.max_steps]
+    return (Path(run, 'comparison.json').exists()
+            and [checkpoint_step(p) for p in list_checkpoints(run)][-1:] == [config.max_steps])
 
 
 def newest_unfinished(
@@ -134,5 +143,7 @@ def newest_unfinished(
     for file in found:
         with contextlib.suppress(ValueError):                   # not the config.json of a run
             config = TrainConfig.from_json(file.read_text())
-            if not is_complete(file.parent, config) and not (file.parent/'post_mortem.json').exists() and not _in_use(file.parent): return file.parent
+            if (not is_complete(file.parent, config) and not (file.parent/'post_mortem.json').exists()
+                    and not _in_use(file.parent)):
+                return file.parent
     raise FileNotFoundError(f'--resume auto: none of the {len(found)} runs below {directory}/ is left unfinished')

@@ -59,12 +59,17 @@ def parse_weights(
         name, _, number = word.partition('=')
         part = name.replace('_', ' ')
         task = next((t for t in 'PA' if part in table[t]), None)
-        if task is None: raise ValueError(f"reward_weights: {name!r} is no part of the reward, expected one of {', '.join(p.replace(' ', '_') for t in 'PA' for p in table[t])}")
-        if not re.fullmatch(r'[0-9]*\.?[0-9]+', number): raise ValueError(f'reward_weights: the weight of {name} must be a number, 0 or more, not {number!r}')
+        if task is None:
+            raise ValueError(f"reward_weights: {name!r} is no part of the reward, expected one of "
+                             f"{', '.join(p.replace(' ', '_') for t in 'PA' for p in table[t])}")
+        if not re.fullmatch(r'[0-9]*\.?[0-9]+', number):
+            raise ValueError(f'reward_weights: the weight of {name} must be a number, 0 or more, not {number!r}')
         table[task][part] = float(number)
     for task in 'PA':
-        if not (total := sum(table[task].values())): raise ValueError(f'reward_weights: every part of {task} weighs nothing: {text!r}')
-        if table[task] != WEIGHTS[task]: table[task] = {part: 0.6 * weight / total for part, weight in table[task].items()}
+        if not (total := sum(table[task].values())):
+            raise ValueError(f'reward_weights: every part of {task} weighs nothing: {text!r}')
+        if table[task] != WEIGHTS[task]:
+            table[task] = {part: 0.6 * weight / total for part, weight in table[task].items()}
     return table
 
 # %% ../nbs/09_reward_scorer.ipynb #2914ff92
@@ -78,20 +83,26 @@ class Score:
 
     def _repr_html_(self):
         most = {name: w for table in self.about[3].values() for name, w in table.items()} if self.about else {}
-        rows = ''.join(f'<tr><td>{name}</td><td>{value:.3f}</td><td>{most.get(name, 0):.3f}</td></tr>' for name, value in self.parts.items())
-        table = f'<table><tr><th>part</th><th>earned</th><th>of</th></tr>{rows}<tr><th>total</th><th>{self.total:.3f}</th><th></th></tr></table>'
+        rows = ''.join(f'<tr><td>{name}</td><td>{value:.3f}</td><td>{most.get(name, 0):.3f}</td></tr>'
+                       for name, value in self.parts.items())
+        table = (f'<table><tr><th>part</th><th>earned</th><th>of</th></tr>{rows}'
+                 f'<tr><th>total</th><th>{self.total:.3f}</th><th></th></tr></table>')
         return f'{_picture(*self.about[:3]) if self.about else ""}{table}<p>{html.escape(self.reason)}</p>'
 
 
-def _receipt(parts, reason, low, high, about): return Score(max(low, min(high, math.fsum(parts.values()))), parts, reason, about)
+def _receipt(parts, reason, low, high, about):
+    return Score(max(low, min(high, math.fsum(parts.values()))), parts, reason, about)
 
 # %% ../nbs/09_reward_scorer.ipynb #20a6016b
 def _picture(task, answer, truth):
     "P: the move played (blue) and the best (green). A: the board as written, wrong squares red, squares that had to change green."
-    if isinstance(task, PolicyTask): return board_svg(task.fen, size=220, arrows={a.best: colour for a, colour in ((truth, 'green'), (answer, 'blue')) if a})
+    if isinstance(task, PolicyTask):
+        return board_svg(task.fen, size=220, arrows={
+            a.best: colour for a, colour in ((truth, 'green'), (answer, 'blue')) if a})
     if not answer: return board_svg(task.fen, size=220)
     before, true, got = (board_squares(fen.split(' ')[0]) for fen in (task.fen, truth.fen, answer.fen))
-    fill = {chess.SQUARE_NAMES[i ^ 56]: '#d9534faa' if got[i] != true[i] else '#5cb85caa' for i in range(64) if got[i] != true[i] or before[i] != true[i]}
+    fill = {chess.SQUARE_NAMES[i ^ 56]: '#d9534faa' if got[i] != true[i] else '#5cb85caa'
+            for i in range(64) if got[i] != true[i] or before[i] != true[i]}
     return board_svg(answer.fen, size=220, fill=fill)
 
 # %% ../nbs/09_reward_scorer.ipynb #46765c51
@@ -129,21 +140,26 @@ def _policy_shares(fen, answer, true, values):
     valid = len(legal.intersection(answer.moves)) / max(listed, len(true), 1)
     return {'legal': float(answer.best in legal),
             'tidy': valid,
-            'regret': regret_credit(answer.best, true, values) * (1 + valid) / 2 if true and answer.best in legal else 0.,
+            'regret': (regret_credit(answer.best, true, values) * (1 + valid) / 2
+                       if true and answer.best in legal else 0.),
             'candidates': len(hits) / (listed + len(true) - len(hits)) if true else 0.,
-            'evals': math.fsum(math.exp(-x / EVAL_SCALE) for x in off.values()) / max(listed, len(true)) if true else 0.}, legal, off
+            'evals': (math.fsum(math.exp(-x / EVAL_SCALE) for x in off.values()) / max(listed, len(true))
+                      if true else 0.)}, legal, off
 
 
 def _policy_reason(answer, true, values, legal, off):
     found, known = [], values | true
     if answer.best not in legal: found.append(f'B {answer.best} is illegal')
     elif true and answer.best not in known: found.append(f'B {answer.best} is legal but not listed')
-    elif true and known[answer.best] < max(true.values()): found.append(f'B {answer.best} gives away {max(true.values()) - known[answer.best]:.2f} pawns')
+    elif true and known[answer.best] < max(true.values()):
+        found.append(f'B {answer.best} gives away {max(true.values()) - known[answer.best]:.2f} pawns')
     if answer.best not in answer.moves: found.append(f'B {answer.best} is not a candidate')
-    if bad := [m for m in dict.fromkeys(answer.moves) if m not in legal]: found.append(f"illegal candidates {' '.join(bad)}")
+    if bad := [m for m in dict.fromkeys(answer.moves) if m not in legal]:
+        found.append(f"illegal candidates {' '.join(bad)}")
     if len(set(answer.moves)) < len(answer.moves): found.append('repeated candidates')
     if true: found.append(f'{len(set(answer.moves) & true.keys())} of {len(true)} candidates found')
-    if any(off.values()): found.append(f'their evals off by {100 * sum(off.values()) / len(off):.1f} % of win probability')
+    if any(off.values()):
+        found.append(f'their evals off by {100 * sum(off.values()) / len(off):.1f} % of win probability')
     return '; '.join(found) if true else '; '.join([*found, 'no target: only legality was judged'])
 
 
@@ -154,7 +170,8 @@ def _score_policy(task, answer, target, weights, values):
     shares, legal, off = _policy_shares(task.fen, answer, true, values)
     rate = 1 if shares['legal'] else ILLEGAL_RATE
     parts = {name: w * shares[name] * (1 if name == 'legal' else rate) for name, w in weights['P'].items()}
-    return _receipt({'structure': weights['both']['structure']} | parts, _policy_reason(answer, true, values, legal, off), 0.2, 0.8, about)
+    return _receipt({'structure': weights['both']['structure']} | parts,
+                    _policy_reason(answer, true, values, legal, off), 0.2, 0.8, about)
 
 # %% ../nbs/09_reward_scorer.ipynb #fbd1fb68
 def _fields(fen):
@@ -173,13 +190,15 @@ def _env_shares(before, answer, truth):
     change = [i for i in range(64) if before[i] != true[0][i]]
     wrong = [i for i in range(64) if got[0][i] != true[0][i]]
     missed = [i for i in wrong if i in change]
-    same = {n: float(g == t) for n, g, t in zip(['side', 'castling', 'en passant', 'half-move clock', 'move number'], got[1:], true[1:])}
+    same = {n: float(g == t) for n, g, t in zip(['side', 'castling', 'en passant', 'half-move clock', 'move number'],
+                                                got[1:], true[1:])}
     same |= {n: float(getattr(answer, n) == getattr(truth, n)) for n in ('reward', 'terminated', 'truncated')}
     found = 1 - len(missed) / len(change) if change else (same['reward'] + same['truncated']) / 2
     stayed = math.exp(-(len(wrong) - len(missed)) / max(2, SQUARE_SCALE * (64 - true[0].count('.'))))
     gate = UNCHANGED_RATE + (1 - UNCHANGED_RATE) * found**2 * stayed
     findings = [f'squares that had to change: {_square_names(missed)}'] if missed else []
-    if len(wrong) > len(missed): findings.append(f'squares that had to stay: {_square_names(i for i in wrong if i not in change)}')
+    if len(wrong) > len(missed):
+        findings.append(f'squares that had to stay: {_square_names(i for i in wrong if i not in change)}')
     findings += [n for n, ok in same.items() if not ok]
     same['clocks'] = (same.pop('half-move clock') + same.pop('move number')) / 2
     return {'changed': found * stayed, 'stayed': stayed * gate} | {n: x * gate for n, x in same.items()}, findings
@@ -190,7 +209,8 @@ def _score_env(task, answer, truth, weights):
     if answer == truth: return Score(1., weights['both'] | weights['A'], 'exact', about)
     shares, findings = _env_shares(_fields(task.fen)[0], answer, truth)
     parts = {name: w * shares[name] for name, w in weights['A'].items()}
-    return _receipt({'structure': weights['both']['structure']} | parts, 'wrong: ' + ', '.join(findings), 0.2, 0.8, about)
+    return _receipt({'structure': weights['both']['structure']} | parts,
+                    'wrong: ' + ', '.join(findings), 0.2, 0.8, about)
 
 # %% ../nbs/09_reward_scorer.ipynb #acc65686
 _EMPTY = str.maketrans({str(n): '.' * n for n in range(1, 9)})
@@ -202,7 +222,8 @@ def _policy_landmarks(text):
     head, m, rest = text.partition('M: ')
     moves, e, rest = rest.partition('E: ')
     evals, b, best = rest.partition('B: ')
-    words = [sum(map(bool, map(p.fullmatch, part.split()))) / max(5, len(part.split())) for p, part in ((_UCI, moves), (_NUMBER, evals))]
+    words = [sum(map(bool, map(p.fullmatch, part.split()))) / max(5, len(part.split()))
+             for p, part in ((_UCI, moves), (_NUMBER, evals))]
     return (bool(m) + bool(e) + bool(b) + sum(words) + bool(_UCI.fullmatch(best.strip()))) / 6
 
 
@@ -253,7 +274,8 @@ def _score_text(prompt, task, text, truth, reason, weights, values):
     except ValueError:
         share = 0.4 * (_policy_landmarks(text) if isinstance(task, PolicyTask) else _env_landmarks(text))
     table = weights['text']
-    return _receipt({'unparsable': table['unparsable'], 'readable': table['readable'] * share}, f'unparsable: {reason}', -0.3, 0.2, (task, answer, truth, weights))
+    return _receipt({'unparsable': table['unparsable'], 'readable': table['readable'] * share},
+                    f'unparsable: {reason}', -0.3, 0.2, (task, answer, truth, weights))
 
 # %% ../nbs/09_reward_scorer.ipynb #99627e7c
 @lru_cache(256)
@@ -270,9 +292,11 @@ def _truth(prompt, task, target):
         return None if policy else _rules(task.fen, task.uci, task.history)
     if isinstance(target, str):
         target = _read(prompt, target, strict=True)
-        if policy and (bad := set(target.moves) - legal_moves(task.fen)): raise ValueError(f'target move {min(bad)!r} is not legal in {task.fen!r}')
+        if policy and (bad := set(target.moves) - legal_moves(task.fen)):
+            raise ValueError(f'target move {min(bad)!r} is not legal in {task.fen!r}')
     if not isinstance(target, PolicyAnswer if policy else EnvAnswer):
-        raise ValueError(f"the target of a {'P' if policy else 'A'} prompt cannot be a {type(target).__name__}: {target!r:.80}")
+        raise ValueError(f"the target of a {'P' if policy else 'A'} prompt cannot be a {type(target).__name__}: "
+                         f'{target!r:.80}')
     return target
 
 # %% ../nbs/09_reward_scorer.ipynb #7d6a59f4

@@ -62,7 +62,8 @@ def pack_bits(
     mask: Tensor,  # (..., V) bool
 ) -> Tensor:       # (..., ceil(V/8)) uint8, the lowest bit first
     "Eight truths a byte."
-    return (F.pad(mask, (0, -mask.shape[-1] % 8)).unflatten(-1, (-1, 8)) * _BITS.to(mask.device)).sum(-1, dtype=torch.uint8)
+    return (F.pad(mask, (0, -mask.shape[-1] % 8)).unflatten(-1, (-1, 8))
+            * _BITS.to(mask.device)).sum(-1, dtype=torch.uint8)
 
 
 def unpack_bits(

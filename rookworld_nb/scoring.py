@@ -58,7 +58,8 @@ class Scorer:
     ) -> list[Score]:             # P*G, in the same order
         "Grade a batch; equal texts of one prompt are graded once."
         if bool(examples) != bool(completions) or examples and len(completions) % len(examples):
-            raise ValueError(f'{len(completions)} completions cannot be shared out evenly among {len(examples)} examples')
+            raise ValueError(f'{len(completions)} completions cannot be shared out evenly '
+                             f'among {len(examples)} examples')
         group_size = len(completions) // max(1, len(examples))
         pairs = [(examples[i // group_size], text) for i, text in enumerate(completions)]
         answers, structure, found = self._ask_engine(pairs), structure_at(step, self.warmup_steps), {}
@@ -90,7 +91,8 @@ class Scorer:
         pairs = [(example, text) for example, text in pairs if example.kind == 'P']
         try:
             listed = {a.fen: a for a in self.pool.analyse(list(dict.fromkeys(example.fen for example, _ in pairs)))}
-            further = list(dict.fromkeys((e.fen, m) for e, text in pairs if (m := played_move(e, text)) and m not in listed[e.fen].moves))
+            further = list(dict.fromkeys((e.fen, m) for e, text in pairs
+                                         if (m := played_move(e, text)) and m not in listed[e.fen].moves))
             pawns = self.pool.values(further)
         except EngineLost as error:
             self.lost = True
@@ -107,6 +109,8 @@ def make_scorer(
     "The scorer that a run asks for. Raises FileNotFoundError when that needs Stockfish and there is none, ValueError when it is no chess engine."
     pool = None
     if config.reward_source == 'engine':
-        try: pool = EnginePool(config.engine_nodes, MAX_MOVES, config.engine_workers, config.stockfish_path, config.engine_cache, config.engine_timeout)
+        try:
+            pool = EnginePool(config.engine_nodes, MAX_MOVES, config.engine_workers, config.stockfish_path,
+                              config.engine_cache, config.engine_timeout)
         except EngineLost as error: raise ValueError(str(error)) from None   # it did not even say its name
     return Scorer(config.reward_source, config.reward_shaping, config.reward_weights, config.reward_warmup_steps, pool)

@@ -18,7 +18,8 @@ from .config import OUTSIDE_BASELINES, TrainConfig
 from .dataset import Example
 from .scoring import Scorer, make_scorer
 from .generate import Rollouts, completion_hidden, completion_logits, distinct_completions, sampling_logits
-from .grpo import RunningMoments, aggregate_tokens, entropy, group_advantages, loss_denominator, masked_mean, policy_loss, reward_scale, token_logprobs
+from .grpo import (RunningMoments, aggregate_tokens, entropy, group_advantages, loss_denominator,
+                               masked_mean, policy_loss, reward_scale, token_logprobs)
 from .kl import KLController, kl_full, kl_tokens, mix_reference
 from .value import ValueHead, explained_variance, gae, token_rewards, value_loss
 from .experience import Experience, PromptSource, gather, rollout_seed, shaped_rewards
@@ -37,10 +38,13 @@ class Learner:
         device = model.wte.weight.device
         self.model, self.tokenizer, self.config, self.best_reward = model, tokenizer, config, -1.0
         self.task_ids, self.scorer = None if task_ids is None else task_ids.to(device), scorer or make_scorer(config)
-        self.value_head = ValueHead(model.config.n_embd).to(device, model.wte.weight.dtype) if config.baseline == 'value' else None
+        self.value_head = (ValueHead(model.config.n_embd).to(device, model.wte.weight.dtype)
+                           if config.baseline == 'value' else None)
         self.reference = copy.deepcopy(model).eval().requires_grad_(False) if config.kl_coef else None
-        self.kl = KLController(config.kl_controller, config.kl_coef, config.kl_target, config.kl_horizon, config.kl_coef_min, config.kl_coef_max, config.kl_warmup_steps, config.kl_warmup_factor)
-        self.reward_moments, self.baseline_moments = RunningMoments(config.ema_momentum), RunningMoments(config.ema_momentum)
+        self.kl = KLController(config.kl_controller, config.kl_coef, config.kl_target, config.kl_horizon,
+                               config.kl_coef_min, config.kl_coef_max, config.kl_warmup_steps, config.kl_warmup_factor)
+        self.reward_moments, self.baseline_moments = (
+            RunningMoments(config.ema_momentum), RunningMoments(config.ema_momentum))
         self.recoveries, self.micro_batch_size = 0, config.micro_batch_size
         self.optimizer = make_optimizer(self.parameters(), config)
 
@@ -50,20 +54,23 @@ class Learner:
 
     def modules(self) -> dict: # name: nn.Module
         "What a checkpoint must hold beside the model: the value head, and the reference once it may have moved."
-        found = dict(value_head=self.value_head, reference=self.reference if self.config.reference_refresh_steps else None)
+        found = dict(value_head=self.value_head,
+                     reference=self.reference if self.config.reference_refresh_steps else None)
         return {name: module for name, module in found.items() if module is not None}
 
     def state_dict(self) -> dict: # as JSON can hold it
         "The numbers to remember."
         return dict(best_reward=self.best_reward, recoveries=self.recoveries, micro_batch_size=self.micro_batch_size,
-                    kl=self.kl.state_dict(), reward_moments=self.reward_moments.state_dict(), baseline_moments=self.baseline_moments.state_dict())
+                    kl=self.kl.state_dict(), reward_moments=self.reward_moments.state_dict(),
+                    baseline_moments=self.baseline_moments.state_dict())
 
     def load_state_dict(
         self,
         state: dict, # from `state_dict`
     ) -> None:
         "Remember them."
-        self.best_reward, self.recoveries = state['best_reward'], state.get('recoveries', 0)      # checkpoints of version 0.1 do not know the last two
+        # checkpoints of version 0.1 do not know the last two
+        self.best_reward, self.recoveries = state['best_reward'], state.get('recoveries', 0)
         self.micro_batch_size = min(self.micro_batch_size, state.get('micro_batch_size', self.micro_batch_size))
         for name in ('kl', 'reward_moments', 'baseline_moments'): getattr(self, name).load_state_dict(state[name])
 
@@ -74,7 +81,8 @@ def make_optimizer(
 ) -> torch.optim.AdamW:
     "AdamW, whose weight decay spares everything but matrices."
     matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
-    return torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.)], config.learning_rate, weight_decay=config.weight_decay)
+    return torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.)],
+                             config.learning_rate, weight_decay=config.weight_decay)
 
 # %% ../nbs/14b_step.ipynb #4792f685
 def micro_batches(
@@ -135,7 +143,8 @@ def _reference_logits(learner, part, rows):
 def _kl(part, rows, logits, ref, logprobs, estimator, direction):
     "KL to the reference at every token of some completions, (U, T) nats."
     if estimator == 'full': return kl_full(logits, ref, direction)
-    return kl_tokens(logprobs, token_logprobs(ref, part.completion_ids[rows]), estimator, part.completion_mask[rows], direction, part.logprobs[rows])
+    return kl_tokens(logprobs, token_logprobs(ref, part.completion_ids[rows]), estimator, part.completion_mask[rows],
+                     direction, part.logprobs[rows])
 
 
 @torch.no_grad()
@@ -150,7 +159,8 @@ def _look_back(learner, r: Rollouts) -> tuple[Tensor, Tensor]: # values (B, T), 
         if config.kl_in == 'reward' and learner.reference:
             logits = sampling_logits(learner.model.head(hidden), part, rows)
             logprobs = token_logprobs(logits, part.completion_ids[rows])
-            kl[into, :T] = _kl(part, rows, logits, _reference_logits(learner, part, rows), logprobs, estimator_of(config), config.kl_type).to(kl.dtype)[inverse]
+            kl[into, :T] = _kl(part, rows, logits, _reference_logits(learner, part, rows), logprobs,
+                               estimator_of(config), config.kl_type).to(kl.dtype)[inverse]
     return values, kl * r.completion_mask
 
 # %% ../nbs/14b_step.ipynb #60a14c47
@@ -195,8 +205,10 @@ def _value_targets(learner, r, rewards, values, penalties, kl_coef, facts) -> tu
     per_token = token_rewards(rewards.flatten().to(values.device), mask, penalties)
     gamma, lam = (config.gamma, config.gae_lambda) if config.gae else (1.0, 1.0)
     advantages, returns = gae(per_token, values, mask, gamma, lam)
-    facts['explained_variance'] = explained_variance(values, gae(per_token, values, mask, gamma, 1.0)[1], mask)   # of what came, not of what the head itself expected
-    scale = reward_scale(rewards, scale_of(config), min_std=config.min_std).repeat(1, r.group_size).flatten().to(values.device)
+    # of what came, not of what the head itself expected
+    facts['explained_variance'] = explained_variance(values, gae(per_token, values, mask, gamma, 1.0)[1], mask)
+    scale = reward_scale(rewards, scale_of(config), min_std=config.min_std).repeat(
+        1, r.group_size).flatten().to(values.device)
     return Targets(advantages / scale[:, None], kl_coef, values, returns), facts
 
 # %% ../nbs/14b_step.ipynb #c621a320
@@ -218,14 +230,18 @@ def backward_pass(
 ) -> dict:                # its share of the loss, its extremes, and sums over its tokens: see `update`
     "Add a micro-batch's share to the gradient."
     config, mask = learner.config, trained_tokens(part, learner.config)
-    rows, inverse = distinct_completions(part)     # index_select below, not x[inverse]: the gradient of that sums in an order that depends on the threads
+    # index_select below, not x[inverse]: the gradient of that sums in an order that depends on the threads
+    rows, inverse = distinct_completions(part)
     hidden = completion_hidden(learner.model, part, rows)
     logits, ref = sampling_logits(learner.model.head(hidden), part, rows), _reference_logits(learner, part, rows)
     logprobs = token_logprobs(logits, part.completion_ids[rows])
     add_up = lambda x: aggregate_tokens(x, mask, config.loss_type, config.max_new_tokens, denominator)
-    kl = lambda estimator, direction: _kl(part, rows, logits, ref, logprobs, estimator, direction).index_select(0, inverse)
-    used, measured = (estimator_of(config), config.kl_type), ('full' if estimator_of(config) == 'full' else 'k3', 'kl_pi_ref')
-    loss, stats = policy_loss(logprobs.index_select(0, inverse), part.logprobs, targets.advantages, mask, config.loss_type, config.clip_low, config.clip_high, config.max_new_tokens, denominator)
+    kl = lambda estimator, direction: _kl(
+        part, rows, logits, ref, logprobs, estimator, direction).index_select(0, inverse)
+    used, measured = ((estimator_of(config), config.kl_type),
+                      ('full' if estimator_of(config) == 'full' else 'k3', 'kl_pi_ref'))
+    loss, stats = policy_loss(logprobs.index_select(0, inverse), part.logprobs, targets.advantages, mask,
+                              config.loss_type, config.clip_low, config.clip_high, config.max_new_tokens, denominator)
     penalty = kl(*used) if learner.reference and config.kl_in == 'loss' else None
     if penalty is not None: loss = loss + targets.kl_coef * add_up(penalty)
     with torch.set_grad_enabled(config.entropy_coef > 0): H = entropy(logits, learner.task_ids).index_select(0, inverse)
@@ -236,9 +252,13 @@ def backward_pass(
         critic = value_loss(said, targets.values, targets.returns, mask, config.value_clip, tokens)
         loss = loss + config.value_coef * critic
     loss.backward()
-    with torch.no_grad(): far = torch.zeros_like(H) if not learner.reference else penalty.detach() if penalty is not None and used == measured else kl(*measured)
-    return dict(tokens=int(mask.sum()), rows=int(mask.any(1).sum()), completions=len(inverse), distinct=len(rows), loss=loss.item(), value_loss=critic.item(),
-                entropy_nats=(H*mask).sum().item(), kl_nats=(far*mask).sum().item(), ratio_max=stats['ratio_max'], sampling_gap_nats=stats['log_ratio_max'],
+    with torch.no_grad():
+        far = (torch.zeros_like(H) if not learner.reference
+               else penalty.detach() if penalty is not None and used == measured else kl(*measured))
+    return dict(tokens=int(mask.sum()), rows=int(mask.any(1).sum()), completions=len(inverse), distinct=len(rows),
+                loss=loss.item(), value_loss=critic.item(), entropy_nats=(H*mask).sum().item(),
+                kl_nats=(far*mask).sum().item(), ratio_max=stats['ratio_max'],
+                sampling_gap_nats=stats['log_ratio_max'],
                 **{k: int(mask.sum()) * stats[k] for k in ('clip_share_low', 'clip_share_high')})
 
 # %% ../nbs/14b_step.ipynb #aa5dd5f2
@@ -246,8 +266,11 @@ IDENTITY_TOLERANCE = 1e-3  # nats: what rounding may make of a log-ratio that is
 
 def _check_identity(gap: float, kl: float, fresh: bool):
     "Before any update, the ratio is 1 and the KL of a fresh reference is 0."
-    if gap > IDENTITY_TOLERANCE: raise RuntimeError(f'scoring differs from sampling by {gap:.3g} nats before any update: sampler and loss do not see the same distribution')
-    if fresh and abs(kl) > IDENTITY_TOLERANCE: raise RuntimeError(f'the KL to a reference that was just copied is {kl:.3g} nats per token instead of 0')
+    if gap > IDENTITY_TOLERANCE:
+        raise RuntimeError(f'scoring differs from sampling by {gap:.3g} nats before any update: '
+                           'sampler and loss do not see the same distribution')
+    if fresh and abs(kl) > IDENTITY_TOLERANCE:
+        raise RuntimeError(f'the KL to a reference that was just copied is {kl:.3g} nats per token instead of 0')
 
 
 def minibatches(
@@ -258,7 +281,8 @@ def minibatches(
 ) -> tuple:              # of (P',) int64 prompt numbers, together all of them once
     "The prompts of each optimizer step of a pass."
     if config.minibatches == 1: return torch.arange(n),
-    return torch.randperm(n, generator=torch.Generator().manual_seed(rollout_seed(config.seed, step, 100 - inner % 50))).chunk(config.minibatches)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(
+        rollout_seed(config.seed, step, 100 - inner % 50))).chunk(config.minibatches)
 
 # %% ../nbs/14b_step.ipynb #1dd0e572
 def _gradient(learner, r: Rollouts, targets: Targets) -> list[dict]:
@@ -268,13 +292,16 @@ def _gradient(learner, r: Rollouts, targets: Targets) -> list[dict]:
     learner.optimizer.zero_grad()
     for groups in micro_batches(r.completion_mask.sum(1), r.group_size, learner.micro_batch_size):
         part = r.select(groups)
-        parts.append(backward_pass(learner, part, targets.select(_rows(groups, r.group_size), part.completion_ids.shape[1]), denominator, int(tokens.sum())))
+        parts.append(backward_pass(
+            learner, part, targets.select(_rows(groups, r.group_size), part.completion_ids.shape[1]),
+            denominator, int(tokens.sum())))
     return parts
 
 
 def _is_out_of_memory(e: RuntimeError) -> bool:
     "On a GPU it is an error of its own, on a CPU one can tell by the words."
-    return isinstance(e, torch.OutOfMemoryError) or any(words in str(e) for words in ('out of memory', "can't allocate memory"))
+    return isinstance(e, torch.OutOfMemoryError) or any(
+        words in str(e) for words in ('out of memory', "can't allocate memory"))
 
 
 def _fitting_gradient(learner, r: Rollouts, targets: Targets) -> list[dict]:
@@ -284,7 +311,9 @@ def _fitting_gradient(learner, r: Rollouts, targets: Targets) -> list[dict]:
         except RuntimeError as e:
             if not _is_out_of_memory(e): raise
             largest = min(learner.micro_batch_size, len(r.completion_mask))
-            if largest <= r.group_size: raise MemoryError(f'memory is too small for one group of {r.group_size} completions: make group_size or max_new_tokens smaller') from e
+            if largest <= r.group_size:
+                raise MemoryError(f'memory is too small for one group of {r.group_size} completions: '
+                                  'make group_size or max_new_tokens smaller') from e
         learner.micro_batch_size = max(r.group_size, largest // 2)
         learner.optimizer.zero_grad()
         if torch.cuda.is_available(): torch.cuda.empty_cache()
@@ -295,7 +324,8 @@ def _optimizer_step(learner, r: Rollouts, targets: Targets) -> dict:
     config, parts = learner.config, _fitting_gradient(learner, r, targets)
     norm = torch.nn.utils.clip_grad_norm_(learner.parameters(), config.grad_clip).item()
     told = {k: (max if k in ('ratio_max', 'sampling_gap_nats') else sum)(p[k] for p in parts) for k in parts[0]}
-    if not math.isfinite(norm + told['loss']): raise FloatingPointError(f"loss {told['loss']} with gradient norm {norm} cannot be learned from")
+    if not math.isfinite(norm + told['loss']):
+        raise FloatingPointError(f"loss {told['loss']} with gradient norm {norm} cannot be learned from")
     learner.optimizer.step()
     return told | dict(grad_norm=norm)
 
@@ -312,15 +342,19 @@ def update(
         told = []
         for prompts in minibatches(len(batch.examples), learner.config, step, inner):
             part = r.select(prompts)
-            told.append(_optimizer_step(learner, part, targets.select(_rows(prompts.to(r.logprobs.device), r.group_size), part.completion_ids.shape[1])))
+            told.append(_optimizer_step(learner, part, targets.select(
+                _rows(prompts.to(r.logprobs.device), r.group_size), part.completion_ids.shape[1])))
             if inner == 0 and len(told) == 1:
                 gap, kl = told[0]['sampling_gap_nats'], told[0]['kl_nats'] / max(1, told[0]['tokens'])
                 _check_identity(gap, kl, fresh=step == 1)
     total = {k: sum(t[k] for t in told) for k in told[0]}
     tokens, sequences = max(1, total['tokens']), max(1, total['rows'])
     means = {k: total[k] / tokens for k in ('entropy_nats', 'clip_share_low', 'clip_share_high')}
-    return means | dict(distinct_share=total['distinct']/total['completions'], loss=total['loss']/len(told), value_loss=total['value_loss']/len(told), kl_nats_per_token=total['kl_nats']/tokens, kl_nats_per_sequence=total['kl_nats']/sequences,
-                        ratio_max=max(t['ratio_max'] for t in told), sampling_gap_nats=gap, grad_norm=told[-1]['grad_norm'])
+    return means | dict(distinct_share=total['distinct']/total['completions'],
+                        loss=total['loss']/len(told), value_loss=total['value_loss']/len(told),
+                        kl_nats_per_token=total['kl_nats']/tokens, kl_nats_per_sequence=total['kl_nats']/sequences,
+                        ratio_max=max(t['ratio_max'] for t in told), sampling_gap_nats=gap,
+                        grad_norm=told[-1]['grad_norm'])
 
 # %% ../nbs/14b_step.ipynb #117a09e5
 def learning_rate_at(
@@ -333,11 +367,13 @@ def learning_rate_at(
     return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2)
 
 # %% ../nbs/14b_step.ipynb #e9212fde
-MEASURED = ('loss', 'value_loss', 'kl_nats_per_token', 'kl_nats_per_sequence', 'entropy_nats', 'distinct_share', 'clip_share_low', 'clip_share_high', 'ratio_max', 'sampling_gap_nats', 'grad_norm')  # by `update`
+MEASURED = ('loss', 'value_loss', 'kl_nats_per_token', 'kl_nats_per_sequence', 'entropy_nats', 'distinct_share',
+            'clip_share_low', 'clip_share_high', 'ratio_max', 'sampling_gap_nats', 'grad_norm')  # by `update`
 
 def _sampling(learner: Learner) -> TrainConfig:
     "The configuration to sample with: after a recovery, under another seed."
-    return replace(learner.config, seed=learner.config.seed + 1_000_003*learner.recoveries) if learner.recoveries else learner.config
+    return (replace(learner.config, seed=learner.config.seed + 1_000_003*learner.recoveries)
+            if learner.recoveries else learner.config)
 
 
 def _learn(learner, batch, targets, step) -> tuple[dict, str|None]: # what `update` told; why it was skipped
@@ -348,7 +384,8 @@ def _learn(learner, batch, targets, step) -> tuple[dict, str|None]: # what `upda
         learner.optimizer.zero_grad()
         return dict.fromkeys(MEASURED), str(e)
     learner.kl.update(learned['kl_nats_per_sequence'], len(batch.scores), step)
-    if config.reference_refresh_steps and learner.reference and step % config.reference_refresh_steps == 0: mix_reference(learner.reference, learner.model, config.reference_mix)
+    if config.reference_refresh_steps and learner.reference and step % config.reference_refresh_steps == 0:
+        mix_reference(learner.reference, learner.model, config.reference_mix)
     return learned, None
 
 
@@ -368,8 +405,10 @@ def train_step(
     learner.best_reward = max(learner.best_reward, float(facts['rewards'].mean()))
     now = time.perf_counter()
     row = _metrics_row(step, learner, batch, facts | more, learned, targets, lr)
-    row |= dict(skipped=int(reason is not None), recoveries=learner.recoveries) | (dict(skip_reason=reason) if reason else {})
-    row |= dict(time_rollout_s=facts['seconds']['rollout'], time_score_s=facts['seconds']['score'], time_update_s=now - gathered, time_s=now - started)
+    row |= (dict(skipped=int(reason is not None), recoveries=learner.recoveries)
+            | (dict(skip_reason=reason) if reason else {}))
+    row |= dict(time_rollout_s=facts['seconds']['rollout'], time_score_s=facts['seconds']['score'],
+                time_update_s=now - gathered, time_s=now - started)
     return row, _sample_rows(step, batch, targets.advantages, config.log_completions)
 
 # %% ../nbs/14b_step.ipynb #ffdf7647
@@ -379,15 +418,20 @@ def _metrics_row(step, learner, batch, facts, learned, targets, lr) -> dict:
     of_task = {kind: rewards[[k == kind for k in kinds]] for kind in 'PA'}
     mean = {kind: float(r.mean()) if len(r) else None for kind, r in of_task.items()}
     reference, head = learner.reference is not None, learner.value_head is not None
-    row = dict(step=step, loss=learned['loss'], reward_mean=float(rewards.mean()), reward_std=float(rewards.std()), reward_p=mean['P'], reward_a=mean['A'], best_reward=learner.best_reward,
+    row = dict(step=step, loss=learned['loss'], reward_mean=float(rewards.mean()), reward_std=float(rewards.std()),
+               reward_p=mean['P'], reward_a=mean['A'], best_reward=learner.best_reward,
                reward_penalty=facts['reward_penalty'] if learner.config.overlong_buffer else None)
-    row |= {k: facts.get(k) for k in ('running_reward_mean', 'running_reward_std', 'baseline_reward', 'explained_variance')}
+    row |= {k: facts.get(k) for k in ('running_reward_mean', 'running_reward_std', 'baseline_reward',
+                                      'explained_variance')}
     row |= dict(value_loss=learned['value_loss'] if head else None, kl_coef=targets.kl_coef if reference else None)
     row |= {k: learned[k] if reference else None for k in ('kl_nats_per_token', 'kl_nats_per_sequence')}
-    row |= {k: learned[k] for k in ('entropy_nats', 'distinct_share', 'clip_share_low', 'clip_share_high', 'ratio_max', 'sampling_gap_nats', 'grad_norm')}
+    row |= {k: learned[k] for k in ('entropy_nats', 'distinct_share', 'clip_share_low', 'clip_share_high', 'ratio_max',
+                                    'sampling_gap_nats', 'grad_norm')}
     row['weight_norm'] = torch.stack([p.detach().norm() for p in learner.parameters()]).norm().item()
-    return row | dict(zero_signal_share=facts['zero_signal_share'], truncated_share=facts['truncated_share'], learning_rate=lr, completion_tokens=int(mask.sum()),
-                      prompts_p=kinds.count('P'), prompts_a=kinds.count('A'), refills=facts['refills'], skipped_prompts=facts['skipped'],
+    return row | dict(zero_signal_share=facts['zero_signal_share'], truncated_share=facts['truncated_share'],
+                      learning_rate=lr, completion_tokens=int(mask.sum()),
+                      prompts_p=kinds.count('P'), prompts_a=kinds.count('A'),
+                      refills=facts['refills'], skipped_prompts=facts['skipped'],
                       **{k: facts[k] for k in ('engine_restarts', 'engine_lost') if k in facts}, **facts['parts'])
 
 
@@ -396,5 +440,7 @@ def _sample_rows(step: int, batch: Experience, advantages: Tensor, n: int) -> li
     G, B = batch.rewards.shape[1], len(batch.scores)
     if advantages.ndim == 2: advantages = masked_mean(advantages, batch.rollouts.completion_mask, dim=1)
     chosen = torch.linspace(0, B - 1, min(n, B)).long().tolist()
-    return [dict(step=step, task=batch.examples[b//G].kind, prompt=batch.examples[b//G].prompt(), completion=batch.rollouts.completions[b], reward=batch.scores[b].total,
-                 parts=batch.scores[b].parts, reason=batch.scores[b].reason, advantage=float(advantages[b])) for b in chosen]
+    return [dict(step=step, task=batch.examples[b//G].kind, prompt=batch.examples[b//G].prompt(),
+                 completion=batch.rollouts.completions[b], reward=batch.scores[b].total,
+                 parts=batch.scores[b].parts, reason=batch.scores[b].reason, advantage=float(advantages[b]))
+            for b in chosen]

@@ -51,7 +51,9 @@ def _mates():
     return [mate_example(e.fen) for e in rows] + rows
 
 
-def _special(): return [e for kind in ('draws', 'illegal', 'promotions', 'en_passant', 'castling') for e in special_rows(kind, 200, split='eval')]
+def _special():
+    return [e for kind in ('draws', 'illegal', 'promotions', 'en_passant', 'castling')
+            for e in special_rows(kind, 200, split='eval')]
 
 # %% ../nbs/11e_suites.ipynb #2dbef164
 @dataclass(frozen=True)
@@ -63,11 +65,16 @@ class Suite:
     temperatures: tuple[float, ...] = (0.0,) # how it is answered, when nobody says otherwise
 
 SUITES = {
-    'quick': Suite('250 P and 250 A rows of the held-out positions', _quick, '8e3ad32409e6ae8e4902b60ec3e190f65df27fd61cea6469fd2d12c788794833'),
-    'full': Suite('every held-out position, greedy and sampled', _held_out, '08a4960ed0738803676d0a61994c923c93924ac1eac5b1c4e0e274de7c197503', (0.0, 1.0)),
-    'openings': Suite('A: the 20 first moves, 20 illegal ones, and 1,960 moves in random openings', _openings, '20bb7cf37c8d2dc35595afd6bf13a0cb3930f80b486c512bba55fd696feabd3a'),
-    'mates': Suite('200 positions with a mate in one: which move (P), and where does one lead (A)', _mates, 'b5f91c977c54edbea05ae767dc493b38caae1a4d2f88a5087ceca6da50b364e1'),
-    'special': Suite('A: draws, illegal moves, promotions, en-passant captures, castlings, 200 of each', _special, 'a642c3410b20e9a6751d3428696b8fec43a79f2e13609748bee03d3138e79eed'),
+    'quick': Suite('250 P and 250 A rows of the held-out positions', _quick,
+                   '8e3ad32409e6ae8e4902b60ec3e190f65df27fd61cea6469fd2d12c788794833'),
+    'full': Suite('every held-out position, greedy and sampled', _held_out,
+                  '08a4960ed0738803676d0a61994c923c93924ac1eac5b1c4e0e274de7c197503', (0.0, 1.0)),
+    'openings': Suite('A: the 20 first moves, 20 illegal ones, and 1,960 moves in random openings', _openings,
+                      '20bb7cf37c8d2dc35595afd6bf13a0cb3930f80b486c512bba55fd696feabd3a'),
+    'mates': Suite('200 positions with a mate in one: which move (P), and where does one lead (A)', _mates,
+                   'b5f91c977c54edbea05ae767dc493b38caae1a4d2f88a5087ceca6da50b364e1'),
+    'special': Suite('A: draws, illegal moves, promotions, en-passant captures, castlings, 200 of each', _special,
+                     'a642c3410b20e9a6751d3428696b8fec43a79f2e13609748bee03d3138e79eed'),
 }
 
 def rows_hash(
@@ -84,7 +91,9 @@ def suite_rows(
     if name not in SUITES: raise ValueError(f'unknown suite {name!r}: expected one of {", ".join(SUITES)}')
     rows = list(SUITES[name].make())
     found, wanted = rows_hash(rows), SUITES[name].sha256
-    if found != wanted: raise ValueError(f'suite {name!r} has changed, so results are not comparable: its rows have sha256 {found[:12]}…, not {wanted[:12]}…')
+    if found != wanted:
+        raise ValueError(f'suite {name!r} has changed, so results are not comparable: '
+                         f'its rows have sha256 {found[:12]}…, not {wanted[:12]}…')
     return rows
 
 # %% ../nbs/11e_suites.ipynb #458d464f
@@ -112,7 +121,8 @@ def read_big_bench(
             board = _after_game(item['input'])
             found.append(mate_example(board.fen(), board.parse_san(_mating_answers(item)[0]).uci()))
         except (KeyError, TypeError, IndexError, ValueError) as e:
-            raise ValueError(f'{path}: example {i} is no game in SAN with a mating move: {type(e).__name__}: {e}') from None
+            raise ValueError(f'{path}: example {i} is no game in SAN with a mating move: '
+                             f'{type(e).__name__}: {e}') from None
     return found
 
 
@@ -120,11 +130,14 @@ def _big_bench_items(path):
     try: items = json.loads(Path(path).read_text('utf-8'))['examples']
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path} is no BIG-bench task: expected a JSON object with a list 'examples'") from None
-    if not isinstance(items, list): raise ValueError(f"{path} is no BIG-bench task: 'examples' must be a list, not a {type(items).__name__}")
+    if not isinstance(items, list):
+        raise ValueError(f"{path} is no BIG-bench task: 'examples' must be a list, not a {type(items).__name__}")
     return items
 
 # %% ../nbs/11e_suites.ipynb #66297470
-PUZZLE_EVALS = {f'mateIn{n}': round(1000 - n/100, 2) for n in range(1, 6)} | {'crushing': 6.0, 'advantage': 2.0, 'equality': 0.0}   # theme -> pawns; mateIn5 is five or more
+# theme -> pawns; mateIn5 is five or more
+PUZZLE_EVALS = ({f'mateIn{n}': round(1000 - n/100, 2) for n in range(1, 6)}
+                | {'crushing': 6.0, 'advantage': 2.0, 'equality': 0.0})
 OTHER_PUZZLE = 2.0   # pawns, when no theme says anything
 
 def _puzzle(row):
@@ -132,7 +145,8 @@ def _puzzle(row):
     board.push(board.parse_uci(first))
     if answer in mating_moves(board.fen()): return mate_example(board.fen(), answer)
     themes = (row.get('Themes') or '').split()
-    return policy_example(board.fen(), [answer], [next((e for t, e in PUZZLE_EVALS.items() if t in themes), OTHER_PUZZLE)], answer)
+    return policy_example(board.fen(), [answer],
+                          [next((e for t, e in PUZZLE_EVALS.items() if t in themes), OTHER_PUZZLE)], answer)
 
 
 def read_lichess_puzzles(
@@ -146,7 +160,8 @@ def read_lichess_puzzles(
         if missing: raise ValueError(f'{path} is no file of Lichess puzzles: it has no column {missing[0]}')
         for row in islice(rows, limit):
             try: found.append(_puzzle(row))
-            except (TypeError, AttributeError, ValueError) as e: raise ValueError(f"{path}: puzzle {row['PuzzleId']!r} cannot be read: {e}") from None
+            except (TypeError, AttributeError, ValueError) as e:
+                raise ValueError(f"{path}: puzzle {row['PuzzleId']!r} cannot be read: {e}") from None
     return found
 
 # %% ../nbs/11e_suites.ipynb #718259b7
@@ -158,4 +173,5 @@ def puzzle_reader(
     if not path.is_file(): return None
     if path.suffix == '.csv': return read_lichess_puzzles
     if path.suffix != '.json': return None
-    with open(path, encoding='utf-8', errors='replace') as f: return read_big_bench if f.read(1000).lstrip().startswith('{') else None
+    with open(path, encoding='utf-8', errors='replace') as f:
+        return read_big_bench if f.read(1000).lstrip().startswith('{') else None

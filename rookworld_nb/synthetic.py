@@ -40,7 +40,8 @@ def is_ordinary(
 # %% ../nbs/08a_synthetic.ipynb #bb37409f
 def _history(board): return ' '.join(m.uci() for m in board.move_stack[-9:])   # with the move itself, ten
 
-def _phase(board): return 'endgame' if chess.popcount(board.occupied) < 14 else 'opening' if board.ply() < 8 else 'middlegame'
+def _phase(board):
+    return 'endgame' if chess.popcount(board.occupied) < 14 else 'opening' if board.ply() < 8 else 'middlegame'
 
 # %% ../nbs/08a_synthetic.ipynb #d845c926
 def generate_transitions(
@@ -57,7 +58,8 @@ def generate_transitions(
             if made == n or board.outcome(claim_draw=False): break
             history = _history(board)
             uci = choose_move(board, rng)
-            if board.ply() > 60 and rng.random() < 0.01: board.halfmove_clock = rng.randint(140, 149)   # close to the 75-move rule
+            if board.ply() > 60 and rng.random() < 0.01:
+                board.halfmove_clock = rng.randint(140, 149)   # close to the 75-move rule
             if split_of(fen := board.fen()) == split and (rng.random() < ordinary or not is_ordinary(board, uci)):
                 made += 1
                 yield env_example(fen, uci, history, _phase(board))
@@ -102,7 +104,8 @@ def _composed(rng, strong, weak, king=_RIM):
     "Legal positions of few pieces without end; the side with the strong ones is to move, the other's king stands on one of the given squares."
     while True:
         pieces, board, home = 'K' + rng.choice(strong) + rng.choice(weak), chess.Board(None), rng.choice(king)
-        for symbol, square in zip(pieces, rng.sample([s for s in chess.SQUARES if s != home], len(pieces))): board.set_piece_at(square, chess.Piece.from_symbol(symbol))
+        for symbol, square in zip(pieces, rng.sample([s for s in chess.SQUARES if s != home], len(pieces))):
+            board.set_piece_at(square, chess.Piece.from_symbol(symbol))
         board.set_piece_at(home, chess.Piece(chess.KING, chess.BLACK))
         board.halfmove_clock, board.fullmove_number = rng.randint(0, 40), rng.randint(40, 120)
         if rng.random() < 0.5: board = board.mirror()
@@ -113,7 +116,8 @@ def _ending(rng, boards, termination, name):
     "Moves that end the game in one way: of every board at most one."
     for board, moves in boards:
         for move in rng.sample(moves, len(moves)):
-            if termination == chess.Termination.CHECKMATE and not board.gives_check(move): continue   # cheap, and most moves do not
+            if termination == chess.Termination.CHECKMATE and not board.gives_check(move):
+                continue   # cheap, and most moves do not
             board.push(move)
             outcome = board.outcome(claim_draw=False)
             board.pop()
@@ -141,24 +145,28 @@ def _old_clocks(rng):
 def _draws(rng):
     stale = _composed(rng, ['Q', 'QR', 'QB', 'QN', 'QP', 'RB', 'RN', 'RP', 'P'], ['', '', 'p'])
     bare = _composed(rng, ['', 'B', 'N'], ['q', 'r', 'b', 'n', 'p'], chess.SQUARES)
-    ways = [(stale, chess.Termination.STALEMATE), (bare, chess.Termination.INSUFFICIENT_MATERIAL), (_old_clocks(rng), chess.Termination.SEVENTYFIVE_MOVES)]
+    ways = [(stale, chess.Termination.STALEMATE), (bare, chess.Termination.INSUFFICIENT_MATERIAL),
+            (_old_clocks(rng), chess.Termination.SEVENTYFIVE_MOVES)]
     for found in zip(*[_ending(rng, boards, way, way.name.lower()) for boards, way in ways]): yield from found
 
 # %% ../nbs/08a_synthetic.ipynb #3e664906
-_REACHED = [list(chess.SquareSet(chess.BB_KNIGHT_ATTACKS[s] | chess.BB_DIAG_ATTACKS[s][0] | chess.BB_FILE_ATTACKS[s][0] | chess.BB_RANK_ATTACKS[s][0]))
+_REACHED = [list(chess.SquareSet(chess.BB_KNIGHT_ATTACKS[s] | chess.BB_DIAG_ATTACKS[s][0]
+                                 | chess.BB_FILE_ATTACKS[s][0] | chess.BB_RANK_ATTACKS[s][0]))
             for s in chess.SQUARES]   # by some piece, on an empty board
 REASONS = ('empty square', "opponent's piece", 'king left in check', 'wrong movement', 'same square')
 
 
 def _refused(rng, board, legal, reason):
     "Moves that are illegal for one reason; none where the position has none."
-    if reason == 'same square': return [s + s for s in chess.SQUARE_NAMES if board.color_at(chess.parse_square(s)) == board.turn]
+    if reason == 'same square':
+        return [s + s for s in chess.SQUARE_NAMES if board.color_at(chess.parse_square(s)) == board.turn]
     if reason == "opponent's piece":
         other = board.copy(stack=False)
         other.turn = not board.turn
         return [m.uci() for m in other.pseudo_legal_moves]
     if reason == 'king left in check': return [m.uci() for m in board.pseudo_legal_moves if m not in legal]
-    square = rng.choice(list(chess.SquareSet(board.occupied_co[board.turn] if reason == 'wrong movement' else chess.BB_ALL & ~board.occupied)))
+    square = rng.choice(list(chess.SquareSet(board.occupied_co[board.turn] if reason == 'wrong movement'
+                                             else chess.BB_ALL & ~board.occupied)))
     moves = [chess.Move(square, to) for to in _REACHED[square]]
     return [m.uci() for m in moves if not board.is_pseudo_legal(m)]
 
@@ -169,13 +177,15 @@ def _illegal(rng):
         if found := _refused(rng, board, set(moves), reason): yield reason, board, rng.choice(found)
 
 # %% ../nbs/08a_synthetic.ipynb #f20fd233
-def _pawns_first(board, move): return 4 if board.piece_type_at(move.from_square) == chess.PAWN else 2 if board.is_capture(move) else 1
+def _pawns_first(board, move):
+    return 4 if board.piece_type_at(move.from_square) == chess.PAWN else 2 if board.is_capture(move) else 1
 
 def _promotions(rng):
     for board, moves in _games(rng, _pawns_first):
         if found := [m for m in moves if m.promotion]:
             move = rng.choice(found)
-            yield chess.piece_name(move.promotion) + (' by capture' if board.is_capture(move) else ''), board, move.uci()
+            yield (chess.piece_name(move.promotion) + (' by capture' if board.is_capture(move) else ''),
+                   board, move.uci())
 
 
 def _beside_a_pawn(board, move):
@@ -187,7 +197,8 @@ def _beside_a_pawn(board, move):
 
 def _en_passant(rng):
     for board, moves in _games(rng, _beside_a_pawn, plies=80):
-        if found := [m for m in moves if board.is_en_passant(m)]: yield chess.COLOR_NAMES[board.turn], board, rng.choice(found).uci()
+        if found := [m for m in moves if board.is_en_passant(m)]:
+            yield chess.COLOR_NAMES[board.turn], board, rng.choice(found).uci()
 
 
 def _clear_the_rank(board, move):
@@ -201,7 +212,8 @@ def _castling(rng):
         found = [m for m in moves if board.is_castling(m)]
         if not found or rng.random() < 0.7: continue   # it can be done for many half-moves: not all of one game
         move = rng.choice(found)
-        yield f'{chess.COLOR_NAMES[board.turn]} {"kingside" if board.is_kingside_castling(move) else "queenside"}', board, move.uci()
+        yield (f'{chess.COLOR_NAMES[board.turn]} {"kingside" if board.is_kingside_castling(move) else "queenside"}',
+               board, move.uci())
 
 # %% ../nbs/08a_synthetic.ipynb #121880a3
 @dataclass(frozen=True)
@@ -213,14 +225,18 @@ class Kind:
     limit: int|None = None       # how many rows exist; None: more than anybody asks for
 
 KINDS = {
-    'openings': Kind('any legal move after 1 to 8 random half-moves; the history is the whole game', _openings, ('legal',)),
+    'openings': Kind('any legal move after 1 to 8 random half-moves; the history is the whole game',
+                     _openings, ('legal',)),
     'first_moves': Kind('move 1: the 20 legal moves, then illegal ones', _first_moves, ('first',), len(_PAIRS)),
-    'mates': Kind('the move mates; every other position is from a game, the others are composed', _mates, ('played', 'composed')),
+    'mates': Kind('the move mates; every other position is from a game, the others are composed',
+                  _mates, ('played', 'composed')),
     'draws': Kind('the move draws', _draws, ('stalemate', 'insufficient_material', 'seventyfive_moves')),
     'illegal': Kind('the move is illegal, for five reasons', _illegal, REASONS),
-    'promotions': Kind('a pawn promotes', _promotions, tuple(chess.piece_name(p) + how for p in (5, 4, 3, 2) for how in ('', ' by capture'))),
+    'promotions': Kind('a pawn promotes', _promotions,
+                       tuple(chess.piece_name(p) + how for p in (5, 4, 3, 2) for how in ('', ' by capture'))),
     'en_passant': Kind('a legal en-passant capture', _en_passant, ('white', 'black')),
-    'castling': Kind('a legal castling', _castling, tuple(f'{c} {side}' for c in ('white', 'black') for side in ('kingside', 'queenside'))),
+    'castling': Kind('a legal castling', _castling,
+                     tuple(f'{c} {side}' for c in ('white', 'black') for side in ('kingside', 'queenside'))),
 }
 
 # %% ../nbs/08a_synthetic.ipynb #5b961616
@@ -253,16 +269,20 @@ def special_rows(
     "A rows of one kind, answered by the rules. Raises ValueError when there are fewer than n."
     if kind not in KINDS: raise ValueError(f'kind must be one of {", ".join(KINDS)}, not {kind!r}')
     if split not in (None, 'train', 'eval'): raise ValueError(f"split must be 'train', 'eval' or None, not {split!r}")
-    def too_few(there): return ValueError(f'there are {there} rows of kind {kind!r}' + f' in split {split!r}' * bool(split) + f', not {n}')
+    def too_few(there):
+        return ValueError(f'there are {there} rows of kind {kind!r}' + f' in split {split!r}' * bool(split)
+                          + f', not {n}')
     if (limit := KINDS[kind].limit) and n > limit: raise too_few(limit)   # before any work
     def rows():
         made = 0
-        for made, row in enumerate(islice(_in_turn(_distinct(kind, seed, split), KINDS[kind].classes), n), 1): yield env_example(*row)
+        for made, row in enumerate(islice(_in_turn(_distinct(kind, seed, split), KINDS[kind].classes), n), 1):
+            yield env_example(*row)
         if made < n: raise too_few(made)
     return rows()
 
 # %% ../nbs/08a_synthetic.ipynb #7c4cb606
-OUTCOMES = dict(zip(REWARDS, ('legal', 'mate', 'draw', 'illegal')))   # what a move led to, by the reward that the row names
+# what a move led to, by the reward that the row names
+OUTCOMES = dict(zip(REWARDS, ('legal', 'mate', 'draw', 'illegal')))
 
 def _write_whole(path, write):
     "Write under another name, then rename."
@@ -283,15 +303,20 @@ def _counts(path):
 # %% ../nbs/08a_synthetic.ipynb #a0e18eee
 def _choices(config):
     "What decides the rows. The special kinds need no engine."
-    if config.kind != 'positions': return dict(kind=config.kind, engine=None, nodes=None, multipv=None, seed=config.seed, shard_size=config.shard_size)
+    if config.kind != 'positions':
+        return dict(kind=config.kind, engine=None, nodes=None, multipv=None, seed=config.seed,
+                    shard_size=config.shard_size)
     if (engine := find_engine(config.stockfish_path)) is None:
-        raise FileNotFoundError(f'no Stockfish found at {config.stockfish_path or "PATH"}: install it or set STOCKFISH_PATH')
-    return dict(kind=config.kind, engine=engine_version(engine), nodes=config.nodes, multipv=config.multipv, seed=config.seed, shard_size=config.shard_size)
+        raise FileNotFoundError(f'no Stockfish found at {config.stockfish_path or "PATH"}: '
+                                'install it or set STOCKFISH_PATH')
+    return dict(kind=config.kind, engine=engine_version(engine), nodes=config.nodes, multipv=config.multipv,
+                seed=config.seed, shard_size=config.shard_size)
 
 
 def _shards(config):
     "Name of each shard and the rows that belong into it."
-    return {f'rows-{i:05d}.parquet': min(config.shard_size, config.positions - start) for i, start in enumerate(range(0, config.positions, config.shard_size))}
+    return {f'rows-{i:05d}.parquet': min(config.shard_size, config.positions - start)
+            for i, start in enumerate(range(0, config.positions, config.shard_size))}
 
 
 def _good_shards(directory, files, shards):
@@ -305,17 +330,24 @@ def _open_manifest(directory, choices, shards):
     path, files = directory/'manifest.json', []
     if path.exists():
         try: old = json.loads(path.read_text())
-        except ValueError: raise ValueError(f'{path} is not JSON: remove {directory} or choose another output') from None
+        except ValueError:
+            raise ValueError(f'{path} is not JSON: remove {directory} or choose another output') from None
         for name, value in choices.items():
-            if old.get(name) != value: raise ValueError(f'{directory} was made with {name} {old.get(name)!r}, not {value!r}: remove it or choose another output')
-        if old['positions'] > (wanted := sum(shards.values())): raise ValueError(f"{directory} was made for {old['positions']} rows, more than {wanted}: remove it or choose another output")
+            if old.get(name) != value:
+                raise ValueError(f'{directory} was made with {name} {old.get(name)!r}, not {value!r}: '
+                                 'remove it or choose another output')
+        if old['positions'] > (wanted := sum(shards.values())):
+            raise ValueError(f"{directory} was made for {old['positions']} rows, more than {wanted}: "
+                             'remove it or choose another output')
         files = _good_shards(directory, old['files'], shards)
-    elif any(directory.glob('rows-*.parquet')): raise ValueError(f'{directory} holds rows without a manifest.json: choose another output')
+    elif any(directory.glob('rows-*.parquet')):
+        raise ValueError(f'{directory} holds rows without a manifest.json: choose another output')
     counts = sum((_counts(directory/f['name']) for f in files), Counter())
     return choices | dict(positions=sum(shards.values()), files=files, counts=dict(sorted(counts.items())))
 
 
-def _save_manifest(directory, manifest): _write_whole(directory/'manifest.json', lambda f: f.write_text(json.dumps(manifest, indent=1) + '\n'))
+def _save_manifest(directory, manifest):
+    _write_whole(directory/'manifest.json', lambda f: f.write_text(json.dumps(manifest, indent=1) + '\n'))
 
 # %% ../nbs/08a_synthetic.ipynb #23676332
 def _labelled_rows(config, todo):
@@ -326,16 +358,19 @@ def _labelled_rows(config, todo):
         if shard not in todo:
             yield from [None] * len(drawn)
             continue
-        answers = analyse_positions((p.fen for p in drawn), config.nodes, config.multipv, config.workers, config.stockfish_path, config.cache, config.timeout)
+        answers = analyse_positions((p.fen for p in drawn), config.nodes, config.multipv, config.workers,
+                                    config.stockfish_path, config.cache, config.timeout)
         for a, p in zip(answers, drawn):
-            yield dict(fen=p.fen, history=p.history, phase=p.phase, moves=' '.join(a.moves), evals=' '.join(map(str, a.evals)))
+            yield dict(fen=p.fen, history=p.history, phase=p.phase, moves=' '.join(a.moves),
+                       evals=' '.join(map(str, a.evals)))
 
 
 def _rows(config, todo):
     "The rows of a configuration, in order."
     if config.kind == 'positions': yield from _labelled_rows(config, todo)
     else:
-        for e in special_rows(config.kind, config.positions, config.seed): yield dict(text=e.prompt() + e.completion(), kind=config.kind)
+        for e in special_rows(config.kind, config.positions, config.seed):
+            yield dict(text=e.prompt() + e.completion(), kind=config.kind)
 
 
 def _fill(directory, manifest, shards, config):
@@ -369,17 +404,21 @@ def make_rows(
     "Rows as parquet: fen, history, phase, moves, evals (best first) of positions; text, kind of the special kinds. Goes on where it was interrupted."
     out = Path(config.output)
     single = out.suffix == '.parquet'
-    if single and out.is_dir(): raise IsADirectoryError(f'{out} is a directory: name a file, or a directory without .parquet')
+    if single and out.is_dir():
+        raise IsADirectoryError(f'{out} is a directory: name a file, or a directory without .parquet')
     directory = out.with_name(out.name + '.parts') if single else out
     shards, choices = _shards(config), _choices(config)
-    if config.kind != 'positions': special_rows(config.kind, config.positions, config.seed)   # refuses a number that cannot be had
+    if config.kind != 'positions':
+        special_rows(config.kind, config.positions, config.seed)   # refuses a number that cannot be had
     directory.mkdir(parents=True, exist_ok=True)
     manifest = _open_manifest(directory, choices, shards)
     _save_manifest(directory, manifest)
     for f in directory.glob('rows-*.tmp'): f.unlink()   # half written
     try: _fill(directory, manifest, shards, config)
     except BaseException as e:
-        if manifest['files']: e.add_note(f"{len(manifest['files'])} of {len(shards)} shards are finished in {directory}: the same command goes on from there")
+        if manifest['files']:
+            e.add_note(f"{len(manifest['files'])} of {len(shards)} shards are finished in {directory}: "
+                       'the same command goes on from there')
         raise
     if single: _join(directory, manifest, out)
     return out

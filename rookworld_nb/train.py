@@ -25,13 +25,15 @@ from .config import TrainConfig
 from .loader import load_model, pick_device
 from .dataset import Example, load_rows
 from .evaluate import compare, judge_rows, summarize
-from .checkpoint import (CheckpointError, checkpoint_step, fsync, list_checkpoints, load_checkpoint, mark_stable, rotate_checkpoints, save_checkpoint,
-                                     seed_generators, stable_checkpoint, verify_checkpoint, write_at_once)
+from .checkpoint import (CheckpointError, checkpoint_step, fsync, list_checkpoints, load_checkpoint,
+                                     mark_stable, rotate_checkpoints, save_checkpoint, seed_generators,
+                                     stable_checkpoint, verify_checkpoint, write_at_once)
 from .scoring import make_scorer
 from .experience import PromptSource
 from .step import Learner, task_token_ids, train_step
 from .health import LEVELS, MACHINE, HealthError, HealthMonitor, process_memory_gb, worst
-from .resume import check_origin, config_changes, is_complete, only_writer, origin_of, reopen_run, starting_point
+from .resume import (check_origin, config_changes, is_complete, only_writer, origin_of, reopen_run,
+                                 starting_point)
 
 # %% ../nbs/16_train.ipynb #0da3cf02
 class RunLog:
@@ -70,7 +72,9 @@ class RunLog:
         "Forget what comes after a checkpoint, and the evaluation of that very step: what was due is made again, the same."
         for file in self.directory.glob('*.jsonl'):
             if file.stem.endswith('-discarded'): rows = [row for row in _rows_of(file) if row['recovery'] <= recoveries]
-            else: rows = [row for row in _rows_of(file) if row['step'] < step or row['step'] == step and (keep_eval or file.stem != 'eval')]
+            else:
+                rows = [row for row in _rows_of(file)
+                        if row['step'] < step or row['step'] == step and (keep_eval or file.stem != 'eval')]
             write_at_once(file, ''.join(json.dumps(row) + '\n' for row in rows))
 
     def set_aside(
@@ -81,7 +85,8 @@ class RunLog:
         "Copy what comes after a checkpoint to NAME-discarded.jsonl."
         for name in ('metrics', 'completions', 'eval'):
             file = self.directory/f'{name}.jsonl'
-            rows = [dict(recovery=recovery, **row) for row in _rows_of(file) if row['step'] > step] if file.exists() else []
+            rows = ([dict(recovery=recovery, **row) for row in _rows_of(file) if row['step'] > step]
+                    if file.exists() else [])
             if rows: self.append(f'{name}-discarded', rows)
 
 
@@ -103,7 +108,8 @@ def open_run(
         taken = [int(p.name[5:]) for p in Path('runs').glob('grpo-*') if p.name[5:].isdigit()]
         output_dir = f'runs/grpo-{max(taken, default=0) + 1:03}'
     out = Path(output_dir)
-    if (out/'config.json').exists(): raise ValueError(f'{out} already holds a run: continue it with --resume {out}, or choose another --output_dir')
+    if (out/'config.json').exists():
+        raise ValueError(f'{out} already holds a run: continue it with --resume {out}, or choose another --output_dir')
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out/'train.log').touch()
@@ -152,13 +158,15 @@ def evaluate_run(
     seed: int,           # of the sampled completions
 ) -> dict[str, pd.DataFrame]: # judged completions: 'greedy' and 'sampled' (T = 1)
     "Measure the model twice: as it plays, and as it samples."
-    judged = dict(greedy=judge_rows(model, tokenizer, rows, temperature=0.0), sampled=judge_rows(model, tokenizer, rows, temperature=1.0, seed=seed))
+    judged = dict(greedy=judge_rows(model, tokenizer, rows, temperature=0.0),
+                  sampled=judge_rows(model, tokenizer, rows, temperature=1.0, seed=seed))
     for decoding, frame in judged.items():
         log.append('eval', [dict(step=step, decoding=decoding, **r) for r in summarize(frame).to_dict('records')])
     return judged
 
 # %% ../nbs/16_train.ipynb #44560fa3
-def _before_files(out: Path) -> dict[str, Path]: return {decoding: out/f'before-{decoding}.parquet' for decoding in ('greedy', 'sampled')}
+def _before_files(out: Path) -> dict[str, Path]:
+    return {decoding: out/f'before-{decoding}.parquet' for decoding in ('greedy', 'sampled')}
 
 
 def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
@@ -174,7 +182,8 @@ def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
 
 def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame]) -> str:
     "Before and after on the same prompts, greedy and sampled, as paired differences; JSON."
-    return pd.concat([compare(before[d], after[d]).assign(decoding=d) for d in before], ignore_index=True).to_json(orient='records', indent=1)
+    return pd.concat([compare(before[d], after[d]).assign(decoding=d) for d in before],
+                     ignore_index=True).to_json(orient='records', indent=1)
 
 # %% ../nbs/16_train.ipynb #07d98b0a
 def load_prompts(
@@ -185,23 +194,30 @@ def load_prompts(
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     source = PromptSource(rows, config.seed, config.difficulty_filter)
     for kind, share in dict(P=1 - config.env_ratio, A=config.env_ratio).items():
-        if share and not source.rows[kind]: raise ValueError(f'{config.data} has no training rows of task {kind}, but env_ratio {config.env_ratio} asks for some')
+        if share and not source.rows[kind]:
+            raise ValueError(f'{config.data} has no training rows of task {kind}, '
+                             f'but env_ratio {config.env_ratio} asks for some')
     held_out = load_rows(config.data, 0.5, 0, 'eval', config.eval_prompts, **how)
-    if not held_out: raise ValueError(f'{config.data} has no evaluation rows: 5 % of positions belong to the evaluation split, give more rows')
-    if np.isin(held_out.positions, rows.positions).any(): raise ValueError(f'{config.data}: a held-out position is among the training positions')
+    if not held_out:
+        raise ValueError(f'{config.data} has no evaluation rows: '
+                         '5 % of positions belong to the evaluation split, give more rows')
+    if np.isin(held_out.positions, rows.positions).any():
+        raise ValueError(f'{config.data}: a held-out position is among the training positions')
     return source, held_out[:]
 
 
 def _entropy_ids(config: TrainConfig, source: PromptSource, tokenizer):
     "The vocabulary of the entropy; None is all of it."
-    return task_token_ids([*source.rows['P'][:2000], *source.rows['A'][:2000]], tokenizer) if config.entropy_over == 'task' else None
+    return (task_token_ids([*source.rows['P'][:2000], *source.rows['A'][:2000]], tokenizer)
+            if config.entropy_over == 'task' else None)
 
 
 def _step_line(row: dict) -> str:
     "The seeds' line for the terminal."
     kl = 'off' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:.4f}"
     loss = 'skipped' if row['loss'] is None else f"{round(row['loss'], 4) + 0:.4f}"
-    return (f"Step {row['step']:4} | Loss: {loss} | Reward: {row['reward_mean']:.3f} (best: {row['best_reward']:.3f}) | KL: {kl} | "
+    return (f"Step {row['step']:4} | Loss: {loss} | "
+            f"Reward: {row['reward_mean']:.3f} (best: {row['best_reward']:.3f}) | KL: {kl} | "
             f"P/E: {row['prompts_p']}/{row['prompts_a']} | Time: {row['time_s']:.2f}s")
 
 
@@ -225,7 +241,8 @@ class Running:
 
     def state_dict(self) -> dict: # as JSON can hold it
         "The numbers of all three."
-        return dict(learner=self.learner.state_dict(), source=self.source.state_dict(), monitor=self.monitor.state_dict())
+        return dict(learner=self.learner.state_dict(), source=self.source.state_dict(),
+                    monitor=self.monitor.state_dict())
 
     def load_state_dict(
         self,
@@ -234,15 +251,15 @@ class Running:
         "Put them back."
         self.learner.load_state_dict(state['learner'])
         self.source.load_state_dict(state['source'])
-        if 'monitor' in state: self.monitor.load_state_dict(state['monitor'])      # checkpoints of version 0.1 have none
+        if 'monitor' in state: self.monitor.load_state_dict(state['monitor'])   # checkpoints of version 0.1 have none
 
 
 def _keep(out: Path, step: int, running: Running, origin: dict) -> None:
     "Write a checkpoint of everything."
     learner, config = running.learner, running.learner.config
     state = dict(step=step, **running.state_dict(), config=asdict(config), origin=origin)
-    save_checkpoint(out, step, learner.model, learner.tokenizer, learner.optimizer, state, config.keep_last, learner.modules(),
-                    _recent_reward(out, config.save_every, step), config.keep_best)
+    save_checkpoint(out, step, learner.model, learner.tokenizer, learner.optimizer, state, config.keep_last,
+                    learner.modules(), _recent_reward(out, config.save_every, step), config.keep_best)
 
 # %% ../nbs/16_train.ipynb #9fe02f3a
 def _take_up(out: Path, running: Running, origin: dict, allow_config_change: bool) -> int: # steps done
@@ -252,17 +269,21 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
     if found:
         state = load_checkpoint(found, learner.model, learner.optimizer, learner.modules(), generators=True)
         done, changes = state['step'], config_changes(state['config'], asdict(config))
-        if done > config.max_steps: raise ValueError(f'{out} has done {done} steps, more than max_steps {config.max_steps}')
+        if done > config.max_steps:
+            raise ValueError(f'{out} has done {done} steps, more than max_steps {config.max_steps}')
         told += check_origin(out, state['origin'], origin, allow_config_change)
-        if changes.keys() & {'kl_coef', 'kl_controller'}: state['learner']['kl'] = learner.kl.state_dict()     # the new one
+        if changes.keys() & {'kl_coef', 'kl_controller'}:
+            state['learner']['kl'] = learner.kl.state_dict()   # the new one
         running.load_state_dict(state)
         if changes: told.append(f'changed since: {", ".join(changes.values())}')
-        if 'max_steps' in changes: told.append(f'the learning rate follows the schedule of {config.max_steps} steps from here on, so this is not the run '
-                                               f'that it would have been with max_steps {config.max_steps} from the start')
+        if 'max_steps' in changes:
+            told.append(f'the learning rate follows the schedule of {config.max_steps} steps from here on, so this '
+                        f'is not the run that it would have been with max_steps {config.max_steps} from the start')
     keep_eval = _close_comparison(out, done) and not _evaluation_due(done, config)
     log.rewind(done, keep_eval, learner.recoveries)
     for file in POST_MORTEM: (out/file).unlink(missing_ok=True)
-    for sentence in [f'goes on from {found.name}' if found else 'starts over, there is no checkpoint yet', *told]: log.say(f'{out}: {sentence}')
+    for sentence in [f'goes on from {found.name}' if found else 'starts over, there is no checkpoint yet', *told]:
+        log.say(f'{out}: {sentence}')
     return done
 
 
@@ -282,9 +303,11 @@ def _name_stable(out: Path, step: int, monitor: HealthMonitor, saving: bool) -> 
     "Call the newest checkpoint stable after which enough steps were healthy; before a checkpoint of this step is written (`saving`)."
     config, past = monitor.config, [p for p in list_checkpoints(out) if checkpoint_step(p) < step]
     leaving = past[:len(past) - config.keep_last + 1] if saving else []
-    proven = [p for p in past if checkpoint_step(p) >= monitor.unhealthy and (step - checkpoint_step(p) >= config.stable_after or p in leaving)]
+    proven = [p for p in past if checkpoint_step(p) >= monitor.unhealthy
+              and (step - checkpoint_step(p) >= config.stable_after or p in leaving)]
     known = stable_checkpoint(out)
-    if proven and (known is None or checkpoint_step(known) < checkpoint_step(proven[-1])): mark_stable(out, checkpoint_step(proven[-1]))
+    if proven and (known is None or checkpoint_step(known) < checkpoint_step(proven[-1])):
+        mark_stable(out, checkpoint_step(proven[-1]))
 
 
 def _intact_stable(log: RunLog) -> Path|None:
@@ -301,12 +324,15 @@ def _go_back(log: RunLog, running: Running, begin, origin: dict) -> tuple[Runnin
     log.set_aside(done, recoveries)
     running = begin()
     learner = running.learner
-    if stable: running.load_state_dict(load_checkpoint(stable, learner.model, learner.optimizer, learner.modules(), generators=True))
+    if stable:
+        running.load_state_dict(
+            load_checkpoint(stable, learner.model, learner.optimizer, learner.modules(), generators=True))
     learner.recoveries, learner.micro_batch_size = recoveries, old.micro_batch_size
     if stable: _keep(out, done, running, origin)                                  # from here on, it has happened
     else: rotate_checkpoints(out, 0, config.keep_last, config.keep_best)
     log.rewind(done, recoveries=recoveries)
-    log.say(f'{out}: recovery {recoveries} of {config.max_recoveries}: back to {stable.name if stable else "the beginning"}, '
+    log.say(f'{out}: recovery {recoveries} of {config.max_recoveries}: '
+            f'back to {stable.name if stable else "the beginning"}, '
             f'learning rate times {config.recovery_lr_factor**recoveries:g}, other samples')
     return running, done
 
@@ -315,7 +341,8 @@ def _give_up(out: Path, step: int, signals: list, recoveries: int):
     "Leave a post-mortem and raise HealthError."
     bad = [s for s in signals if s.level == 'act']
     sentence = f'step {step}: {"; ".join(s.sentence for s in bad)}, after {recoveries} recoveries'
-    told = dict(step=step, recoveries=recoveries, sentence=sentence, signals=[asdict(s) for s in signals if s.name not in MACHINE])
+    told = dict(step=step, recoveries=recoveries, sentence=sentence,
+                signals=[asdict(s) for s in signals if s.name not in MACHINE])
     write_at_once(out/POST_MORTEM[0], json.dumps(told, indent=1) + '\n')
     raise HealthError(sentence, out)
 
@@ -362,7 +389,8 @@ def _step(running: Running, log: RunLog, step: int) -> list: # signals
     log.append('metrics', [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}])
     log.append('completions', samples)
     log.say(_step_line(row))
-    for s in running.monitor.news(signals): log.say(f'step {step}: {dict(ok="well again", warn="warning", act="not well")[s.level]}: {s.sentence}')
+    for s in running.monitor.news(signals):
+        log.say(f'step {step}: {dict(ok="well again", warn="warning", act="not well")[s.level]}: {s.sentence}')
     return signals
 
 
@@ -371,19 +399,23 @@ def _repeat(running, begin, held_out, log, done, origin):
     config, out = running.learner.config, log.directory
 
     def measure(step):
-        with interrupt.at_once(): return evaluate_run(running.learner.model, running.learner.tokenizer, held_out, log, step, config.seed)
+        with interrupt.at_once():
+            return evaluate_run(running.learner.model, running.learner.tokenizer, held_out, log, step, config.seed)
 
-    with Interrupt() as interrupt, _kept(out), tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=None) as bar:
+    with (Interrupt() as interrupt, _kept(out),
+          tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=None) as bar):
         before, step = _before(out, done, measure), done
         while step < config.max_steps:
             if _evaluation_due(step, config): measure(step)
             step += 1
             signals, asked = _step(running, log, step), interrupt.asked
             if worst(signals) == LEVELS.index('act'):
-                if running.learner.recoveries >= config.max_recoveries: _give_up(out, step, signals, running.learner.recoveries)
+                if running.learner.recoveries >= config.max_recoveries:
+                    _give_up(out, step, signals, running.learner.recoveries)
                 running, step = _go_back(log, running, begin, origin)
             else:
-                saving = asked or step == config.max_steps or step % config.save_every == 0 or _evaluation_due(step, config)
+                saving = (asked or step == config.max_steps
+                          or step % config.save_every == 0 or _evaluation_due(step, config))
                 _name_stable(out, step, running.monitor, saving)
                 if saving: _keep(out, step, running, origin)
             bar.update(step - bar.n)

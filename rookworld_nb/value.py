@@ -38,21 +38,27 @@ def token_rewards(
     "The reward at the last token of each completion, less each token's penalty."
     _check(mask, penalties=penalties)
     if rewards.shape != mask.shape[:1]:
-        raise ValueError(f'one reward per completion: mask is {tuple(mask.shape)}, but rewards are {tuple(rewards.shape)}')
+        raise ValueError(f'one reward per completion: mask is {tuple(mask.shape)}, '
+                         f'but rewards are {tuple(rewards.shape)}')
     last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
     out = torch.where(last, rewards[:, None], 0)
     if penalties is not None: out = out - penalties.masked_fill(~mask, 0)
-    if not out.isfinite().all(): raise ValueError(f'rewards and penalties must be finite, got {out[~out.isfinite()][0].item()}')
+    if not out.isfinite().all():
+        raise ValueError(f'rewards and penalties must be finite, got {out[~out.isfinite()][0].item()}')
     return out
 
 # %% ../nbs/11b_value.ipynb #6b0dae9b
 def _check(mask, **tensors):
     "Do the tensors fit the mask, and is every row of it True up to some column and False from there on?"
-    if mask.dtype != torch.bool or mask.ndim != 2: raise ValueError(f'mask must be bool of shape (B, T), got {mask.dtype} of shape {tuple(mask.shape)}')
+    if mask.dtype != torch.bool or mask.ndim != 2:
+        raise ValueError(f'mask must be bool of shape (B, T), got {mask.dtype} of shape {tuple(mask.shape)}')
     for name, x in tensors.items():
-        if x is not None and x.shape != mask.shape: raise ValueError(f'{name} and mask differ in shape: {tuple(x.shape)} and {tuple(mask.shape)}')
+        if x is not None and x.shape != mask.shape:
+            raise ValueError(f'{name} and mask differ in shape: {tuple(x.shape)} and {tuple(mask.shape)}')
     holes = (mask[:, 1:] & ~mask[:, :-1]).any(1)
-    if holes.any(): raise ValueError(f'the tokens of a completion must stand together, padding at the right: row {holes.nonzero()[0].item()} of mask does not')
+    if holes.any():
+        raise ValueError('the tokens of a completion must stand together, padding at the right: '
+                         f'row {holes.nonzero()[0].item()} of mask does not')
 
 # %% ../nbs/11b_value.ipynb #7251edb1
 @torch.no_grad()
