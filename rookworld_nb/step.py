@@ -94,6 +94,27 @@ def micro_batches(
     by_length = lengths.view(-1, group_size).amax(1).argsort(stable=True)
     return list(by_length.split(max(1, size // group_size)))
 
+# %% ../nbs/14b_step.ipynb #3b75758f
+def _is_out_of_memory(e: RuntimeError) -> bool:
+    "On a GPU it is an error of its own, on a CPU one can tell by the words."
+    return isinstance(e, torch.OutOfMemoryError) or any(
+        words in str(e) for words in ('out of memory', "can't allocate memory"))
+
+
+def _fitting(work, learner, r: Rollouts, *more):
+    "`work(learner, r, *more)`, with smaller micro-batches until memory suffices, now and for the rest of the run."
+    while True:
+        try: return work(learner, r, *more)
+        except RuntimeError as e:
+            if not _is_out_of_memory(e): raise
+            largest = min(learner.micro_batch_size, len(r.completion_mask))
+            if largest <= r.group_size:
+                raise MemoryError(f'memory is too small for one group of {r.group_size} completions: '
+                                  'make group_size or max_new_tokens smaller') from e
+        learner.micro_batch_size = max(r.group_size, largest // 2)
+        learner.optimizer.zero_grad()
+        if torch.cuda.is_available(): torch.cuda.empty_cache()
+
 # %% ../nbs/14b_step.ipynb #62fccc7c
 @dataclass
 class Targets:
@@ -171,7 +192,7 @@ def scale_of(
     if config.advantage_scale != 'auto': return config.advantage_scale
     return 'batch' if config.baseline in OUTSIDE_BASELINES else 'group'
 
-# %% ../nbs/14b_step.ipynb #abc709d7
+# %% ../nbs/14b_step.ipynb #0a629162
 def make_targets(
     learner: Learner,    # its running means take in the rewards
     batch: Experience,   # P groups of G
@@ -187,7 +208,7 @@ def make_targets(
         if step > config.ema_warmup_steps: rewards = learner.reward_moments.normalize(rewards)
     penalties = torch.zeros_like(r.logprobs)
     in_reward = config.kl_in == 'reward' and learner.reference
-    if in_reward or learner.value_head: values, penalties = _look_back(learner, r)
+    if in_reward or learner.value_head: values, penalties = _fitting(_look_back, learner, r)
     if config.baseline == 'value': return _value_targets(learner, r, rewards, values, kl_coef*penalties, kl_coef, facts)
     if in_reward: rewards = rewards - kl_coef * penalties.sum(1).view_as(rewards).cpu()
     known = None
@@ -284,7 +305,7 @@ def minibatches(
     return torch.randperm(n, generator=torch.Generator().manual_seed(
         rollout_seed(config.seed, step, 100 - inner % 50))).chunk(config.minibatches)
 
-# %% ../nbs/14b_step.ipynb #1dd0e572
+# %% ../nbs/14b_step.ipynb #f110b78d
 def _gradient(learner, r: Rollouts, targets: Targets) -> list[dict]:
     "The gradient of some rollouts, from micro-batches; what `backward_pass` told of each."
     config, tokens, parts = learner.config, trained_tokens(r, learner.config), []
@@ -298,30 +319,9 @@ def _gradient(learner, r: Rollouts, targets: Targets) -> list[dict]:
     return parts
 
 
-def _is_out_of_memory(e: RuntimeError) -> bool:
-    "On a GPU it is an error of its own, on a CPU one can tell by the words."
-    return isinstance(e, torch.OutOfMemoryError) or any(
-        words in str(e) for words in ('out of memory', "can't allocate memory"))
-
-
-def _fitting_gradient(learner, r: Rollouts, targets: Targets) -> list[dict]:
-    "The gradient; when memory is too small for it, from smaller micro-batches, now and for the rest of the run."
-    while True:
-        try: return _gradient(learner, r, targets)
-        except RuntimeError as e:
-            if not _is_out_of_memory(e): raise
-            largest = min(learner.micro_batch_size, len(r.completion_mask))
-            if largest <= r.group_size:
-                raise MemoryError(f'memory is too small for one group of {r.group_size} completions: '
-                                  'make group_size or max_new_tokens smaller') from e
-        learner.micro_batch_size = max(r.group_size, largest // 2)
-        learner.optimizer.zero_grad()
-        if torch.cuda.is_available(): torch.cuda.empty_cache()
-
-
 def _optimizer_step(learner, r: Rollouts, targets: Targets) -> dict:
     "One step on some rollouts; what `backward_pass` told, added up. Raises FloatingPointError before a weight moves."
-    config, parts = learner.config, _fitting_gradient(learner, r, targets)
+    config, parts = learner.config, _fitting(_gradient, learner, r, targets)
     norm = torch.nn.utils.clip_grad_norm_(learner.parameters(), config.grad_clip).item()
     told = {k: (max if k in ('ratio_max', 'sampling_gap_nats') else sum)(p[k] for p in parts) for k in parts[0]}
     if not math.isfinite(norm + told['loss']):

@@ -161,12 +161,12 @@ def test_it_stops_with_a_post_mortem(args, tmp_path):
 # ---- memory ----
 
 @contextlib.contextmanager
-def room_for(completions):
-    work = learning.backward_pass
-    def narrow(learner, part, *rest):
+def room_for(completions, name='backward_pass'):
+    work = getattr(learning, name)
+    def narrow(learns, part, *rest):
         if len(part.completion_mask) > completions: raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory")
-        return work(learner, part, *rest)
-    with patch.object(learning, 'backward_pass', narrow): yield
+        return work(learns, part, *rest)
+    with patch.object(learning, name, narrow): yield
 
 
 def test_out_of_memory(args, tmp_path):
@@ -180,6 +180,14 @@ def test_out_of_memory(args, tmp_path):
     assert json.loads((tmp_path/'narrow/checkpoints/step-3/state.json').read_text())['state']['learner']['micro_batch_size'] == 4
     assert in_child([*args, tmp_path/'none'], room_for(3), tmp_path/'err') == 1
     assert 'memory is too small for one group of 4 completions' in (tmp_path/'err').read_text().splitlines()[-1]
+
+
+def test_out_of_memory_before_the_gradient(args, tmp_path):
+    "A value head looks at the completions first; it is the first to meet the limit."
+    for name, size in dict(small=4, narrow=64).items():
+        room = room_for(4, 'completion_hidden') if name == 'narrow' else None
+        assert in_child([*args, tmp_path/name, '--baseline', 'value', '--max_steps', 2, '--micro_batch_size', size], room) == 0
+    assert contents(tmp_path/'narrow') == contents(tmp_path/'small')
 
 
 # ---- odd rewards and completions ----
