@@ -413,7 +413,7 @@ def train_step(
 
 # %% ../nbs/14b_step.ipynb #ffdf7647
 def _metrics_row(step, learner, batch, facts, learned, targets, lr) -> dict:
-    "One line of metrics.jsonl; every name is defined in `report.METRICS`. What an option that is off would measure is None."
+    "One line of metrics.jsonl; `logged_metrics` defines every name. What an option that is off would measure is None."
     rewards, kinds, mask = facts['rewards'], facts['kinds'], batch.rollouts.completion_mask
     of_task = {kind: rewards[[k == kind for k in kinds]] for kind in 'PA'}
     mean = {kind: float(r.mean()) if len(r) else None for kind, r in of_task.items()}
