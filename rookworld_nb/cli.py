@@ -251,9 +251,12 @@ def pretrain_command(
 ) -> int:                        # exit code
     "Train a model on rows, supervised."
     def work():
-        config, _ = read_config(PretrainConfig, sys.argv[1:] if args is None else args, 'rookworld_pretrain')
+        config, how = read_config(PretrainConfig, sys.argv[1:] if args is None else args, 'rookworld_pretrain',
+                                  resume=True)
         from rookworld_nb.pretrain import pretrain
-        print(f'Model: {pretrain(config)}')
+        from rookworld_nb.report import write_report
+        run = pretrain(config, **how)
+        print(f'Model:  {run}\nReport: {write_report(run)}')
     return run_command(work, 'rookworld_pretrain')
 
 # %% ../nbs/20_cli.ipynb #5c6ab187

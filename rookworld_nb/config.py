@@ -264,41 +264,62 @@ def _check_train_choices(c):
 class PretrainConfig(Config):
     "Supervised training on rows, from random weights or from a model."
     # The run
-    data: str = 'positions'         # rows: 'positions' (shipped), a parquet, jsonl or text file, or a hub id
+    data: str = 'positions'         # rows for P: 'positions' (shipped), a parquet, jsonl or text file, a directory of parquet files, or a hub id; several with commas between
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     max_bad_rows: float = 0.05      # share of unreadable rows a file may have, 0 to 1
-    output_dir: str = 'pretrained'  # directory for the model, made when it does not exist
+    output_dir: str = 'pretrained'  # directory of the run and, at its end, of the model
     preset: str = 'nano'            # architecture to start from random weights, a key of `model.PRESETS`
     tokenizer: Literal['chess', 'gpt2'] = 'chess' # vocabulary
     init: str|None = None           # start from this model instead of random weights
+    branch_from: str|None = None    # start from the newest checkpoint of this run, or from one of its checkpoints/step-N: weights, optimizer and step; how a decay is tried without touching the run
     seed: int = 0                   # same seed, same model (bit for bit on a CPU)
     device: str = 'auto'            # auto, cpu, cuda, cuda:N or mps; auto takes a GPU when there is one
     threads: int = 0                # CPU threads; 0 uses every core
-    # Training
-    max_steps: int = 1000           # how many steps to train
-    batch_size: int = 64            # rows a step
+    # Rows
+    batch_size: int = 64            # rows a step, all of one task
     env_ratio: float = 0.5          # share of the batches that are A (environment), 0 to 1
-    transitions: int = 100000       # A rows made by random play before training
-    learning_rate: float = 1e-3     # of AdamW, after warm-up
+    block_rows: int = 16384         # rows made or read at a time
+    workers: int = 1                # processes that make rows ahead; 0 makes them in between
+    from_positions: float = 0.35    # A: share of the rows that start from labelled positions of data, 0 to 1
+    specials: bool = True           # A: one row in seven is a mate, a draw, illegal, a promotion, en passant, castling or a first move
+    flip: float = 0.5               # P: share of the rows with the colours swapped, 0 to 1
+    target_spread: float = 0.0      # P: candidates' odds by expected score, with this spread; 0 learns the text as it stands
+    legal_share: float = 0.0        # P: with target_spread, odds of the first candidate that go to all legal moves alike, 0 to below 1
+    eval_weight: float = 1.0        # P: weight of the tokens of evaluations in the loss
+    # Optimizer
+    max_steps: int = 1000           # how many steps to train
+    optimizer: Literal['muon', 'adamw'] = 'muon' # Muon for the matrices of the blocks and AdamW for the rest, or AdamW for all
+    learning_rate: float = 0.01     # after warm-up: of Muon; of adamw (1.5e-3 is a good one there)
+    vector_learning_rate: float = 3e-3 # muon: of AdamW, for embeddings and vectors
+    weight_decay: float = 0.02      # of matrices, a share of the learning rate
     warmup_steps: int = 100         # steps of linear warm-up
-    weight_decay: float = 0.01      # of AdamW, on every parameter
+    decay_steps: int = 0            # last steps, in which the learning rate falls linearly to 0
     grad_clip: float = 1.0          # largest norm of the gradient
     # Watching and saving
-    save_every: int = 500           # steps between saved models
-    eval_prompts: int = 200         # held-out prompts in the final evaluation
+    eval_every: int = 0             # steps between evaluations; 0 evaluates only at the end
+    eval_prompts: int = 200         # held-out prompts in an evaluation
+    save_every: int = 500           # steps between checkpoints
+    keep_last: int = 2              # newest checkpoints kept
 
     def __post_init__(self):
         super().__post_init__()
-        _check_common(self, shares=['env_ratio', 'max_bad_rows'], positive=['learning_rate', 'grad_clip'],
-            not_negative=['seed', 'threads', 'warmup_steps', 'weight_decay'],
-            counts=['max_steps', 'batch_size', 'transitions', 'save_every', 'eval_prompts'])
+        _check_common(self, shares=['env_ratio', 'max_bad_rows', 'from_positions', 'flip'],
+            positive=['learning_rate', 'vector_learning_rate', 'grad_clip'],
+            not_negative=['seed', 'threads', 'warmup_steps', 'weight_decay', 'decay_steps', 'eval_every', 'workers',
+                          'target_spread', 'eval_weight'],
+            counts=['max_steps', 'batch_size', 'block_rows', 'save_every', 'keep_last', 'eval_prompts'])
+        self._require('0 or more and below 1', lambda v: 0 <= v < 1, 'legal_share')
+        self._require(f'batch_size ({self.batch_size}) or more', lambda v: v >= self.batch_size, 'block_rows')
+        self._require(f'max_steps ({self.max_steps}) or less', lambda v: v <= self.max_steps, 'decay_steps')
+        if self.init: self._require('left out with init', lambda v: False, 'branch_from')
+        if not self.target_spread: self._require('0 without target_spread', lambda v: v == 0, 'legal_share')
 
 # %% ../nbs/00_config.ipynb #87b69e41
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
     "Rows: positions with Stockfish's labels, or special sets whose answers the rules give."
     # What
-    kind: Literal['positions', 'openings', 'first_moves', 'mates', 'draws', 'illegal', 'promotions', 'en_passant', 'castling'] = 'positions' # positions are labelled by Stockfish; the others are A rows of one kind
+    kind: Literal['positions', 'games', 'openings', 'first_moves', 'mates', 'draws', 'illegal', 'promotions', 'en_passant', 'castling'] = 'positions' # positions of random play or of games, both labelled by Stockfish; the others are A rows of one kind
     output: str = 'positions.parquet' # a .parquet file, or a directory for shards
     positions: int = 1000           # how many rows
     seed: int = 0                   # same seed, same rows

@@ -300,7 +300,7 @@ def _position_example(row, env_ratio, seed):
     fen, rng = row['fen'], random.Random(f"{seed} {row['fen']}")
     if rng.random() < env_ratio:
         if not any((board := chess.Board(fen)).legal_moves): raise ValueError(f'no legal move: {fen!r}')
-        return env_example(fen, choose_move(board, rng), row['history'], row['phase'])
+        return env_example(board.fen(), choose_move(board, rng), row['history'], row['phase'])
     return policy_example(fen, row['moves'].split(), map(float, row['evals'].split()), None, row['phase'], rng)
 
 

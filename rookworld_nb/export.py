@@ -159,6 +159,7 @@ def provenance(
     "Whatever the files beside some weights say about them."
     folder = importlib.resources.files('rookworld_nb')/'assets'/'nano' if str(run) == 'nano' else Path(weights)
     above = folder.parent.parent
+    if (folder/'state.json').is_file() and (above/'pretrain.json').is_file(): folder = above   # a run of rookworld_pretrain
     if (folder/'state.json').is_file() and (above/'config.json').is_file():
         return run_provenance(above, checkpoint_step(folder))
     name = str(run) if str(run) == 'nano' or not Path(run).exists() else Path(run).resolve().name
@@ -232,7 +233,7 @@ LOAD = {'gpt2': 'from transformers import AutoTokenizer\ntokenizer = AutoTokeniz
         'chess': "from rookworld_nb.tokenizer import load_tokenizer\ntokenizer = load_tokenizer('chess')"}
 ENCODE = {'gpt2': 'tokenizer(prompt).input_ids', 'chess': 'tokenizer.encode(prompt)'}
 NOTES = {'gpt2': "The vocabulary is GPT-2's.",
-         'chess': 'The vocabulary is a layout for chess (one token a square, one a move), which the tokenizer files '
+         'chess': 'The vocabulary is a layout for chess (one token for two squares, one for a move), which the tokenizer files '
                   'of `transformers` cannot express: `AutoTokenizer` refuses this directory. '
                   'The model opens in `transformers`; its tokenizer comes from rookworld_nb.'}
 

@@ -35,7 +35,7 @@ PRESETS = {
     # RookWorld-LM-124M
     'gpt2': GPTConfig(vocab_size=50257, n_positions=1024, n_layer=12, n_head=12, n_embd=768),
     # the embedded model, chess vocabulary
-    'nano': GPTConfig(vocab_size=2790, n_positions=192, n_layer=4, n_head=6, n_embd=192),
+    'nano': GPTConfig(vocab_size=2946, n_positions=192, n_layer=4, n_head=6, n_embd=192),
     # for lessons and tests
     'tiny': GPTConfig(vocab_size=64, n_positions=64, n_layer=2, n_head=2, n_embd=32),
 }
@@ -74,12 +74,26 @@ class Attention(nn.Module):
         pattern: Tensor|None,   # (B, 1, T, S) bool from `attention_pattern`; None: no padding, plain causal
         cache=None,             # `KVCache` or `PrefixCache`
     ) -> Tensor:                # (B, T, C) float
-        B, T, C = x.shape
-        # (B, heads, T, C/heads) each
-        q, k, v = self.c_attn(x).view(B, T, 3, self.n_head, C//self.n_head).permute(2, 0, 3, 1, 4)
+        q, k, v = self._heads(self.c_attn(x), 3)
         if cache is not None: k, v = cache.update(self.layer, k, v)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=pattern, is_causal=pattern is None and T > 1)
-        return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=pattern, is_causal=pattern is None and x.shape[1] > 1)
+        return self.c_proj(y.transpose(1, 2).flatten(2))
+
+    def last(self,
+        x: Tensor,   # (B, T, C) float, no padding on the left
+        n: int,      # how many columns ask
+    ) -> Tensor:     # (B, n, C) float, what `forward` has in its last n columns
+        "Attention of the last columns only; the earlier ones give keys and values and ask nothing."
+        C, weight, bias = x.shape[2], self.c_attn.weight, self.c_attn.bias
+        (q,), (k, v) = (self._heads(F.linear(x[:, -n:], weight[:C], bias[:C]), 1),
+                        self._heads(F.linear(x, weight[C:], bias[C:]), 2))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=attention_pattern(torch.ones_like(x[:1, :, 0]).bool(), n))
+        return self.c_proj(y.transpose(1, 2).flatten(2))
+
+    def _heads(self, x, parts):
+        "(B, T, parts*C) as `parts` tensors of (B, heads, T, C/heads)."
+        B, T, C = x.shape
+        return x.view(B, T, parts, self.n_head, C//parts//self.n_head).permute(2, 0, 3, 1, 4)
 
 # %% ../nbs/06_model.ipynb #04a3372c
 class MLP(nn.Module):
@@ -115,6 +129,14 @@ class Block(nn.Module):
         cache=None,             # `KVCache` or `PrefixCache`
     ) -> Tensor:                # (B, T, C) float
         x = x + self.attn(self.ln_1(x), pattern, cache)
+        return x + self.mlp(self.ln_2(x))
+
+    def last(self,
+        x: Tensor,   # (B, T, C) float, no padding on the left
+        n: int,      # how many columns are wanted
+    ) -> Tensor:     # (B, n, C) float, the last n columns of what `forward` returns
+        "The block where only its last columns are looked at."
+        x = x[:, -n:] + self.attn.last(self.ln_1(x), n)
         return x + self.mlp(self.ln_2(x))
 
 # %% ../nbs/06_model.ipynb #41fc0098
@@ -168,6 +190,16 @@ class GPT(nn.Module):
         for block in self.h: x = block(x, pattern, cache)
         if cache is not None: cache.length += T
         return self.ln_f(x)
+
+    def last_hidden(self,
+        input_ids: Tensor,   # (B, T) int64, no padding on the left
+        n: int,              # how many columns are wanted, 1 to T
+    ) -> Tensor:             # (B, n, C) float, the last n columns of `hidden`
+        "The same states without the work for columns that nobody reads: in the last block they only give keys and values."
+        _check_inputs(self.config, input_ids, None, 0)
+        x = self.wte(input_ids) + self.wpe(torch.arange(input_ids.shape[1], device=input_ids.device))
+        for block in self.h[:-1]: x = block(x, None)
+        return self.ln_f(self.h[-1].last(x, n))
 
     def head(self,
         hidden: Tensor,   # (..., C) float, from `hidden`

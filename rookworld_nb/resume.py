@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 import torch
 from . import __version__
-from .config import TrainConfig
+from .config import Config, TrainConfig
 from .loader import file_sha256
 from .checkpoint import CheckpointError, checkpoint_step, latest_good_checkpoint, list_checkpoints
 
@@ -35,15 +35,16 @@ def config_changes(
 
 def reopen_run(
     run: str|Path,       # its directory
-    config: TrainConfig, # under which it is to go on
-    allow_config_change: bool = False, # go on even if more has changed than `MAY_CHANGE`
+    config: Config,      # under which it is to go on
+    allow_config_change: bool = False, # go on even if more has changed than that
+    may_change: tuple[str, ...] = MAY_CHANGE, # fields that may change anyway
 ) -> Path:               # its directory
     "Check that a run can go on under a configuration. Raises ValueError that lists what has changed."
     out = Path(run)
     if not (out/'config.json').is_file(): raise ValueError(f'{out} is not a run directory: it has no config.json')
-    try: started = TrainConfig.from_json((out/'config.json').read_text())
+    try: started = type(config).from_json((out/'config.json').read_text())
     except ValueError as e: raise ValueError(f'{out}/config.json: {e}') from None
-    changes = [text for name, text in config_changes(asdict(started), asdict(config)).items() if name not in MAY_CHANGE]
+    changes = [text for name, text in config_changes(asdict(started), asdict(config)).items() if name not in may_change]
     if changes and not allow_config_change:
         raise ValueError(f'{out} was started under other choices ({", ".join(changes)}): '
                          'with --allow_config_change it goes on under the new ones')

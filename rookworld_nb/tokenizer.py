@@ -70,7 +70,8 @@ def _uci_moves():
     return moves
 
 # %% ../nbs/05_tokenizer.ipynb #a5c69a36
-_SQUARES = list('.PNBRQKpnbrqk')
+_SQUARES = '.PNBRQKpnbrqk'
+_PAIRS = [a + b for a in _SQUARES for b in _SQUARES]
 _CASTLING = [' ' + (''.join(c for i, c in enumerate('KQkq') if n >> i & 1) or '-') for n in range(16)]
 _EN_PASSANT = [' -'] + [f' {f}{r}' for r in '36' for f in 'abcdefgh']
 _NUMBERS = [f' {sign}{n}' for sign in ('', '-') for n in [*range(200), 998, 999]]
@@ -99,14 +100,14 @@ def _text(raw):
 
 def _fold(cells):
     "Squares back to FEN: runs of empty squares become digits, a slash after every eight."
-    ranks = [''.join(cells[i:i+8]) for i in range(0, len(cells), 8)]
+    ranks = [cells[i:i+8] for i in range(0, len(cells), 8)]
     return '/'.join(re.sub(r'\.+', lambda m: str(len(m.group())), r) for r in ranks)
 
 # %% ../nbs/05_tokenizer.ipynb #f3eb809a
 class _Pieces(_Tokenizer):
     "The table of ids, and how each piece of a row is written with them."
     def __init__(self):
-        groups = dict(special=[EOT, ''], square=_SQUARES, side=[' w', ' b'], castling=_CASTLING,
+        groups = dict(special=[EOT, ''], pair=_PAIRS, side=[' w', ' b'], castling=_CASTLING,
                       en_passant=_EN_PASSANT, number=_NUMBERS, fraction=_FRACTIONS, mark=_MARKS,
                       reward=_REWARDS, flag=_FLAGS, move=_uci_moves(), byte=list(range(256)))
         self._kind, self._piece, self._id = [], [], {}
@@ -126,9 +127,10 @@ class _Pieces(_Tokenizer):
     def _fen(self, text):
         board, *fields = text.split(' ')
         cells = ''.join('.' * int(c) if c.isdigit() else c for c in board.replace('/', ''))
-        if _fold(list(cells)) != board: return self._bytes(text)
+        if len(cells) != 64 or _fold(cells) != board: return self._bytes(text)
         kinds = ['side', 'castling', 'en_passant', 'number', 'number']
-        return [self._id['square', c] for c in cells] + [self._id[k, ' ' + f] for k, f in zip(kinds, fields)]
+        pairs = [self._id['pair', cells[i:i+2]] for i in range(0, 64, 2)]
+        return pairs + [self._id[k, ' ' + f] for k, f in zip(kinds, fields)]
 
     def _question(self, text):
         plus = self._id['mark', '+']
@@ -154,7 +156,7 @@ class _Pieces(_Tokenizer):
 
 # %% ../nbs/05_tokenizer.ipynb #7850f52a
 class ChessTokenizer(_Pieces):
-    "A fixed-layout vocabulary for chess text: one token a square, one a move; anything else as bytes, so nothing is ever lost."
+    "A fixed-layout vocabulary for chess text: one token for two squares, one for a move; anything else as bytes, so nothing is ever lost."
     name, style = 'chess', 'compact'
 
     def encode(self,
@@ -168,12 +170,12 @@ class ChessTokenizer(_Pieces):
         ids: list[int],   # any, each in [0, vocab_size)
     ) -> str:
         "The text of any token ids."
-        out, squares, raw, previous = [], [], bytearray(), None
+        out, squares, raw, previous = [], '', bytearray(), None
         for i in [*ids, self.hole]:
             kind, piece = self._kind[i], self._piece[i]
-            if kind != 'square' and squares: out.append(_fold(squares)); squares = []
+            if kind != 'pair' and squares: out.append(_fold(squares)); squares = ''
             if kind != 'byte' and raw: out.append(_text(raw)); raw = bytearray()
-            if kind == 'square': squares.append(piece)
+            if kind == 'pair': squares += piece
             elif kind == 'byte': raw.append(piece)
             elif kind == 'move': out.append(' ' * (previous in ('move', ' M:', ' E:', ' B:')) + piece)
             else: out.append(piece)

@@ -1,0 +1,65 @@
+"""What a model of the size of `nano` can do, line by line: `python nano_exam.py MODEL OUT.csv [LABELLED_DIRECTORY,...] [FILE_OF_PUBLISHED_ROWS]`.
+
+Greedy, on positions of the eval split, which no training row has; the first moves of a game are the exception, there is one start
+position only. Labelled directories give fresh P positions (their eval split)."""
+import sys
+from itertools import islice
+from pathlib import Path
+import pandas as pd
+import torch
+from rookworld_nb.blocks import data_shards
+from rookworld_nb.dataset import load_rows
+from rookworld_nb.evaluate import judge_policy, judge_rows, random_legal, summarize
+from rookworld_nb.loader import load_model
+from rookworld_nb.play import self_play, summarize_play
+from rookworld_nb.suites import mate_example
+from rookworld_nb.synthetic import generate_transitions, special_rows
+
+N = 3000
+
+
+def fresh_policy_rows(directories, n):
+    "P rows of the eval split, the same number from every directory."
+    found = []
+    for d in directories:
+        rows = []
+        for s in data_shards(d):
+            rows += load_rows(s, 0.0, 0, 'eval')[:]
+            if len(rows) >= n//len(directories): break
+        found += rows[:n//len(directories)]
+    return found
+
+
+def questions(directories, published):
+    "Name of a line -> its Examples and the metrics that count."
+    policy = ['format_valid', 'legal_best', 'best_move', 'top5_overlap', 'regret', 'reward']
+    yield 'A, shipped positions', load_rows('positions', 1.0, 0, 'eval', N)[:], ['fen_exact', 'exact', 'reward']
+    yield 'A, random games', list(generate_transitions(N, 'exam', 'eval', ordinary=1.0)), ['fen_exact', 'exact', 'reward']
+    yield 'A, openings', list(special_rows('openings', N, 'exam', 'eval')), ['fen_exact']
+    yield 'A, first moves', list(special_rows('first_moves', 20, 'exam')), ['fen_exact']
+    for kind, n, metric in (('mates', 1000, 'recall_mate'), ('illegal', N, 'recall_illegal'), ('draws', 900, 'recall_draw')):
+        yield f'A, {kind}', list(special_rows(kind, n, 'exam', 'eval')), [metric, 'exact']
+    yield 'P, shipped positions', load_rows('positions', 0.0, 0, 'eval', N)[:], policy
+    if directories: yield 'P, fresh positions', fresh_policy_rows(directories, N), policy
+    yield 'P, mate in one', [mate_example(e.fen) for e in special_rows('mates', 1000, 'exam', 'eval')], ['mate_in_one']
+    if published: yield 'P, published rows', load_rows(published)[:], policy
+
+
+def main(name, out, directories=(), published=None):
+    model, tokenizer = load_model(name)
+    found = []
+    for line, rows, metrics in questions(directories, published):
+        for who, judged in [('model', judge_rows(model, tokenizer, rows))] + [('random legal', judge_policy(random_legal, rows))]*(line[0] == 'P'):
+            table = summarize(judged)
+            table = table[(table.slice == 'all') & (table.task == line[0]) & table.metric.isin(metrics)]
+            found += [dict(line=line, who=who, **{k: getattr(r, k) for k in ('metric', 'value', 'low', 'high', 'n')}) for r in table.itertuples()]
+            print(line, who, {r['metric']: round(r['value'], 4) for r in found if (r['line'], r['who']) == (line, who)}, flush=True)
+    games = summarize_play(self_play(model, tokenizer, 200, seed=0, world='model'), 0)
+    found += [dict(line='self-play', who='model', **{k: r[k] for k in ('metric', 'value', 'low', 'high', 'n')}) for r in games.to_dict('records')]
+    print(games.to_string())
+    pd.DataFrame(found).round(4).to_csv(out, index=False, lineterminator='\n')
+
+
+if __name__ == '__main__':
+    torch.set_num_threads(1)
+    main(sys.argv[1], sys.argv[2], *([sys.argv[3].split(',')] + sys.argv[4:5] if len(sys.argv) > 3 else []))
