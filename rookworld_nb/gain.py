@@ -55,7 +55,8 @@ def gain_of(
     try: table = json.loads((directory/'comparison.json').read_text())
     except FileNotFoundError: raise ValueError('there is no comparison.json') from None
     rows = [r for r in table
-            if (r['decoding'], r['metric'], r['slice']) == (decoding, metric, 'all') and task in (r['task'], 'all')]
+            if (r['decoding'], r['metric'], r['slice']) == (decoding, metric, 'all')
+            and r['task'] in ('PA' if task == 'all' else task)]
     if not rows: raise ValueError(f'comparison.json has no {objective}')
     total = sum(r['n'] for r in rows)
     mean = sum(r['difference']*r['n'] for r in rows)/total
