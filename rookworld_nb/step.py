@@ -402,7 +402,7 @@ def train_step(
     gathered = time.perf_counter()
     targets, more = make_targets(learner, batch, step)
     learned, reason = _learn(learner, batch, targets, step)
-    learner.best_reward = max(learner.best_reward, float(facts['rewards'].mean()))
+    learner.best_reward = max(learner.best_reward, facts['reward_mean'])
     now = time.perf_counter()
     row = _metrics_row(step, learner, batch, facts | more, learned, targets, lr)
     row |= (dict(skipped=int(reason is not None), recoveries=learner.recoveries)
@@ -414,12 +414,10 @@ def train_step(
 # %% ../nbs/14b_step.ipynb #ffdf7647
 def _metrics_row(step, learner, batch, facts, learned, targets, lr) -> dict:
     "One line of metrics.jsonl; `logged_metrics` defines every name. What an option that is off would measure is None."
-    rewards, kinds, mask = facts['rewards'], facts['kinds'], batch.rollouts.completion_mask
-    of_task = {kind: rewards[[k == kind for k in kinds]] for kind in 'PA'}
-    mean = {kind: float(r.mean()) if len(r) else None for kind, r in of_task.items()}
+    kinds, mask = facts['kinds'], batch.rollouts.completion_mask
     reference, head = learner.reference is not None, learner.value_head is not None
-    row = dict(step=step, loss=learned['loss'], reward_mean=float(rewards.mean()), reward_std=float(rewards.std()),
-               reward_p=mean['P'], reward_a=mean['A'], best_reward=learner.best_reward,
+    row = dict(step=step, loss=learned['loss'], reward_mean=facts['reward_mean'], reward_std=float(facts['rewards'].std()),
+               reward_p=facts['reward_p'], reward_a=facts['reward_a'], best_reward=learner.best_reward,
                reward_penalty=facts['reward_penalty'] if learner.config.overlong_buffer else None)
     row |= {k: facts.get(k) for k in ('running_reward_mean', 'running_reward_std', 'baseline_reward',
                                       'explained_variance')}
@@ -429,9 +427,11 @@ def _metrics_row(step, learner, batch, facts, learned, targets, lr) -> dict:
                                     'sampling_gap_nats', 'grad_norm')}
     row['weight_norm'] = torch.stack([p.detach().norm() for p in learner.parameters()]).norm().item()
     return row | dict(zero_signal_share=facts['zero_signal_share'], truncated_share=facts['truncated_share'],
+                      format_share=facts['format_share'],
                       learning_rate=lr, completion_tokens=int(mask.sum()),
                       prompts_p=kinds.count('P'), prompts_a=kinds.count('A'),
-                      refills=facts['refills'], skipped_prompts=facts['skipped'],
+                      **{k: facts[k] for k in ('refills', 'refill_prompts', 'refill_reward_p', 'refill_reward_a')},
+                      skipped_prompts=facts['skipped'],
                       **{k: facts[k] for k in ('engine_restarts', 'engine_lost') if k in facts}, **facts['parts'])
 
 
