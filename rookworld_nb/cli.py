@@ -16,7 +16,9 @@ import argparse
 import contextlib
 import difflib
 import errno
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
@@ -180,12 +182,26 @@ def _sentence(e):
     return ' '.join(text.split()) or type(e).__name__
 
 
+def _stop(number, frame): raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _interruptible():
+    "Ctrl-C and SIGTERM end a command; also one that a script started in the background, which inherits that Ctrl-C is ignored."
+    main = threading.current_thread() is threading.main_thread()
+    before = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM) if main}
+    try: yield
+    finally:
+        for s, handler in before.items(): signal.signal(s, handler)
+
+
 def run_command(
     work: Callable[[], object], # the command, ready to go
     prog: str,                  # its name, which opens every message
 ) -> int:                       # exit code: 0 done, 2 bad usage, 1 failed, 130 interrupted
     "Run a command and say in one line what went wrong, if anything did."
-    try: work()
+    try:
+        with _interruptible(): work()
     except KeyboardInterrupt as e: error, code, text = e, 130, 'interrupted' + f': {_sentence(e)}' * bool(e.args)
     except Exception as e:
         begun = bool(getattr(e, '__notes__', ()))
