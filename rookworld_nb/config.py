@@ -327,7 +327,8 @@ class EvalConfig(Config):
     data: str = 'positions'         # rows: 'positions' (shipped), a parquet, jsonl, json or text file, BIG-bench JSON, a Lichess puzzle CSV, or a hub id
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     max_bad_rows: float = 0.05      # share of unreadable rows a file may have, 0 to 1
-    suite: str|None = None          # fixed rows: quick, full, openings, mates or special; None takes the held-out rows of data
+    split: Literal['auto', 'eval', 'train', 'all'] = 'auto' # which rows of data, by position: eval are those that training here leaves out; auto takes eval where there are any, else all
+    suite: str|None = None          # fixed rows: quick, full, openings, mates or special; None takes rows of data
     prompts: int|None = None        # prompts, at most; None: 500 of data, all of a suite
     games: int = 0                  # games of self-play as well: legal half-moves, illegal share
     temperature: float|None = None  # of sampling; 0 is greedy; None: greedy, and for the suite full sampled at 1 as well
@@ -350,8 +351,8 @@ class EvalConfig(Config):
         self._require('one of quick, full, openings, mates, special',
                       lambda v: v in ('quick', 'full', 'openings', 'mates', 'special'), 'suite')
         if self.suite:
-            self._require(f'left out with suite {self.suite!r}, which has its own rows',
-                          lambda v: v == 'positions', 'data')
+            for name, own in dict(data='positions', split='auto').items():
+                self._require(f'left out with suite {self.suite!r}, which has its own rows', lambda v: v == own, name)
 
 # %% ../nbs/00_config.ipynb #913862dc
 @dataclass(frozen=True, kw_only=True)
