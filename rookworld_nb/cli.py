@@ -216,16 +216,16 @@ def run_command(
 
 # %% ../nbs/20_cli.ipynb #a1e23512
 def comparison_lines(
-    table, # from `report.comparison_table`: index (task, metric), columns (decoding, before | after | difference | low | high | verdict | n)
+    table, # from `report.comparison_table`: index (task, metric), columns (decoding, before | after | difference | low | high | verdict | n | p | trivial)
 ) -> list[str]: # for the terminal; empty without a comparison
-    "Before and after, one metric a line."
+    "Before and after, one metric a line, and what trivial answers get."
     lines = []
     for decoding in dict.fromkeys(table.columns.get_level_values(0)) if len(table) else ():
         lines += ['', f'{"Held out, " + decoding:26} {"before":>8} {"after":>8} {"change":>8}'
-                      '   95 % interval          n']
+                      '   95 % interval    trivial       n']
         for (task, metric), r in table[decoding].dropna(subset=['n']).iterrows():
             lines.append(f'{task} {metric:24} {r.before:8.3f} {r.after:8.3f} {r.difference:+8.3f}'
-                         f'  [{r.low:+.3f}, {r.high:+.3f}] {int(r.n):8}  {r.verdict}'.rstrip())
+                         f'  [{r.low:+.3f}, {r.high:+.3f}] {r.trivial:8.3f} {int(r.n):7}  {r.verdict}'.rstrip())
     return lines
 
 # %% ../nbs/20_cli.ipynb #f44df65a

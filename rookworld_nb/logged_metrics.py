@@ -31,6 +31,8 @@ _REWARD = (
         'rises, noisily; prompts differ from step to step', -0.3, 1, 1),
     LoggedMetric('reward_std', 'step', 'reward', 'standard deviation of those scores',
         'above 0: without spread there is nothing to learn from', 1e-6),
+    LoggedMetric('reward_max', 'step', 'reward', 'highest of those scores',
+        'above 0: a warning when every reward is negative', 0, 1, 1),
     LoggedMetric('reward_p', 'step', 'reward',
         'mean score of the P (policy) completions among them; empty when there are none', 'rises', -0.3, 1, 1),
     LoggedMetric('reward_a', 'step', 'reward',
@@ -56,14 +58,15 @@ _REWARD = (
 _POLICY = (
     LoggedMetric('kl_nats_per_token', 'step', 'nats per token',
         'KL(policy ‖ reference): exact with kl_estimator full (auto), otherwise k3 on the sampled tokens; '
-        'measured in the last pass of the step; empty when kl_coef is 0, because no reference is kept then',
+        'measured in the last pass of the step; with kl_coef 0 exact, before the update, to the starting weights, '
+        'every kl_every steps; always of the distributions that sample (temperature, top_k, top_p)',
         'grows slowly; above 0.5 the policy has left its start far behind', -0.01, 0.5),
     LoggedMetric('kl_nats_per_sequence', 'step', 'nats per sequence', 'the same, added up over a completion; '
         'what kl_controller steers by', 'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
     LoggedMetric('kl_coef', 'step', '',
         'weight of the KL in this step, after warm-up and controller; empty when it is 0',
         'stays between its clamps'),
-    LoggedMetric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that sampled, '
+    LoggedMetric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that sampled (temperature, top_k, top_p), '
         'at the tokens of completions; over the whole vocabulary or, with entropy_over task, '
         'the tokens that answers use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
     LoggedMetric('distinct_share', 'step', 'share of completions', 'distinct completions of a prompt among all that '
