@@ -46,11 +46,17 @@ def parse_value(
 # %% ../nbs/20_cli.ipynb #2714755a
 ALIASES = {'steps': 'max_steps', 'batch_size': 'prompts_per_step', 'batch_positions': 'prompts_per_step',
            'k_samples': 'group_size', 'lr': 'learning_rate', 'mix_env_ratio': 'env_ratio',
-           'baseline_type': 'baseline'}  # spellings of the seed documents
+           'baseline_type': 'baseline', 'use_gae': 'gae', 'no_use_gae': 'no_gae', 'model_path': 'model',
+           'log_dir': 'output_dir', 'clip_range': 'clip_low clip_high', 'kl_divergence_threshold': 'kl_act',
+           'adaptive_kl': 'kl_controller=ziegler', 'no_adaptive_kl': 'kl_controller=fixed'}  # spellings of the seed documents
+
+def _fields_of(spelling): return spelling.partition('=')[0].removeprefix('no_').split()
+
 
 def _aliases(cls):
     names = {f.name for f in fields(cls)}
-    return {short: name for short, name in ALIASES.items() if name in names and short not in names}
+    return {short: spelling for short, spelling in ALIASES.items()
+            if names.issuperset(_fields_of(spelling)) and short not in names}
 
 
 def canonical(
@@ -58,13 +64,17 @@ def canonical(
     cls: type,       # configuration of the command
 ) -> list[str]:      # the same, every flag spelled with _ and under its field's name
     "One spelling for every flag."
-    aliases, out = _aliases(cls), []
-    for arg in args:
-        if arg.startswith('--'):
-            flag, eq, value = arg[2:].partition('=')
-            flag = flag.replace('-', '_')
-            arg = '--' + aliases.get(flag, flag) + eq + value
-        out.append(arg)
+    aliases, out, rest = _aliases(cls), [], iter(args)
+    for arg in rest:
+        if not arg.startswith('--'):
+            out.append(arg)
+            continue
+        flag, eq, value = arg[2:].partition('=')
+        flag = flag.replace('-', '_')
+        names = aliases.get(flag, flag).split(' ')
+        if eq and '=' in names[0]: raise ValueError(f'--{flag} takes no value')
+        values = [eq + value] if eq or len(names) == 1 else [f'={v}' for v in [next(rest, None)] if v is not None] or ['']
+        out += [f'--{name}{values[0]}' for name in names]
     return out
 
 # %% ../nbs/20_cli.ipynb #032539d0
@@ -94,7 +104,7 @@ def make_parser(
     resume: bool = False,         # offer --resume and --allow_config_change
 ) -> argparse.ArgumentParser:     # gives a namespace of only what was typed, values still text
     "A parser with one flag for each line of a configuration."
-    also = ', '.join(f'--{short} = --{name}' for short, name in _aliases(cls).items())
+    also = ', '.join(f'--{short} = --{" --".join(spelling.split(" "))}' for short, spelling in _aliases(cls).items())
     parser = _Parser(prog=prog, description=cls.__doc__, allow_abbrev=False, add_help=False,
         usage=f'{prog} ' + ''.join(f'[{name.upper()}] ' for name in positional.split()) + '[--option value ...]',
         epilog='A flag beats the environment (ROOKWORLD_<OPTION>), which beats --config, which beats the default. '
@@ -126,13 +136,22 @@ def _from_file(cls, path):
 
 def _from_environment(cls, environ):
     known = {f.name for c in Config.__subclasses__() for f in fields(c)}
-    choices, values = {c.name: c for c in describe(cls)}, {}
+    choices, own, others = {c.name: c for c in describe(cls)}, {}, {}
     for key, text in environ.items():
         if not key.startswith('ROOKWORLD_'): continue
         name = key.removeprefix('ROOKWORLD_').lower()
-        if name in choices: values[name] = parse_value(choices[name], text)
-        elif name not in known: print(f'{key} is ignored: no command has an option {name!r}', file=sys.stderr)
-    return values
+        if name in choices: own[name] = parse_value(choices[name], text)
+        elif name in known: continue                     # of another command, even where it is an alias here
+        elif name in ALIASES: others |= _from_alias(name, text, choices)
+        else: print(f'{key} is ignored: no command has an option {name!r}', file=sys.stderr)
+    return others | own
+
+
+def _from_alias(name, text, choices):
+    "What another spelling in the environment means; a switch that is off means nothing."
+    spelling, eq, word = ALIASES[name].partition('=')
+    if not choices.keys() >= set(spelling.split(' ')) or eq and not SWITCH.get(text.lower()): return {}
+    return {field: parse_value(choices[field], word or text) for field in spelling.split(' ')}
 
 
 def read_config(
