@@ -51,8 +51,9 @@ def holm(
 # %% ../nbs/18d_comparison.ipynb #e91654ca
 def _together(part):
     "How many findings remain when all metrics are judged together; '' without p-values."
-    remain = (holm(part.p) & (part.verdict != '')).sum()
-    return '' if part.p.isna().all() else f' ({remain} of the {(part.verdict != "").sum()} when all are judged together)'
+    found = part.verdict.fillna('') != ''
+    if part.p.isna().all() or not found.any(): return ''
+    return f' ({(holm(part.p) & found).sum()} of the {found.sum()} remain when all are judged together)'
 
 
 def conclusion(

@@ -18,7 +18,7 @@ from .run_files import Run
 # %% ../nbs/18c_curves.ipynb #7c1cc758
 INK, GRID = '#3d4653', '#d5dae1'   # neutral colours; in the page they follow the reader's theme
 BLUE, ORANGE, GREEN, PURPLE, GREY = '#3f7fc1', '#d9822b', '#2f9e77', '#8a6fc9', '#8d99a8'
-DECODING = {'greedy': BLUE, 'sampled': ORANGE, 'training': GREEN}
+DECODING = {'greedy': BLUE, 'sampled': ORANGE, 'tempered': GREEN}
 
 def empty_panels(
     n: int,              # how many

@@ -26,7 +26,7 @@ def parse_objective(
     if isinstance(text, str):
         if last := re.fullmatch(r'last ([1-9]\d*) rewards', text): return int(last[1])
         words = tuple(text.split())
-        known = len(words) == 3 and words[0] in ('greedy', 'sampled', 'training') and words[1] in ('P', 'A', 'all')
+        known = len(words) == 3 and words[0] in ('greedy', 'sampled', 'tempered') and words[1] in ('P', 'A', 'all')
         if known and _direction(words[2]): return words
     raise ValueError("objective must be 'DECODING TASK METRIC', such as 'greedy all reward' or 'sampled P legal_best', "
                      f"or 'last 20 rewards', not {text!r}")

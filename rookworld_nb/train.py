@@ -156,20 +156,20 @@ def evaluate_run(
     log: RunLog,         # eval.jsonl gets the summary
     step: int,           # steps that the model has trained
     config: TrainConfig, # seed of the samples; how training samples
-) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, when that is another, 'training'
+) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, when that is another, 'tempered'
     "Measure the model as it plays, as it samples, and as training samples it."
     plain, trained = dict(temperature=1.0, top_k=0, top_p=1.0), {kind: sampling_settings(kind, config) for kind in 'PA'}
     judged = dict(greedy=judge_rows(model, tokenizer, rows, temperature=0.0),
                   sampled=judge_rows(model, tokenizer, rows, temperature=1.0, seed=config.seed))
     if trained != dict.fromkeys('PA', plain):
-        judged['training'] = judge_rows(model, tokenizer, rows, seed=config.seed, settings=trained)
+        judged['tempered'] = judge_rows(model, tokenizer, rows, seed=config.seed, settings=trained)
     for decoding, frame in judged.items():
         log.append('eval', [dict(step=step, decoding=decoding, **r) for r in summarize(frame).to_dict('records')])
     return judged
 
 # %% ../nbs/16_train.ipynb #44560fa3
 def _before_files(out: Path) -> dict[str, Path]:
-    return {decoding: out/f'before-{decoding}.parquet' for decoding in ('greedy', 'sampled', 'training')}
+    return {decoding: out/f'before-{decoding}.parquet' for decoding in ('greedy', 'sampled', 'tempered')}
 
 
 def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:

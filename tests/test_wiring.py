@@ -229,7 +229,7 @@ def test_before_is_before_and_everybody_is_asked_alike(tmp_path):
     with patch.object(training, 'judge_rows', answers): out = training.train(config)
     assert asked == [(0.0, None, None), (1.0, 5, None), (0.0, 5, dict(P=(0.3, 4), A=(0.6, 4)))] * 2
     rows = [r for r in json.loads((out/'comparison.json').read_text()) if (r['metric'], r['slice']) == ('reward', 'all')]
-    assert len(rows) == 9 and {r['decoding'] for r in rows} == {'greedy', 'sampled', 'training'}
+    assert len(rows) == 9 and {r['decoding'] for r in rows} == {'greedy', 'sampled', 'tempered'}
     for r in rows: assert r['before'] < 0 < r['after'] == 1 and r['difference'] == pytest.approx(1 - r['before']) and 0.1 < r['trivial'] < 0.5
 
 
