@@ -14,8 +14,8 @@ from rookworld_nb.experience import PromptSource, collect, gather
 from rookworld_nb.generate import completion_logits
 from rookworld_nb.loader import save_model
 from rookworld_nb.model import GPT, PRESETS
-from rookworld_nb.reward_scorer import WEIGHTS, legal_moves, score
-from rookworld_nb.scoring import Scorer
+from rookworld_nb.reward_scorer import WEIGHTS, legal_moves, parse_weights, score
+from rookworld_nb.scoring import Scorer, make_scorer
 from rookworld_nb.step import Learner, Targets, backward_pass, make_targets, train_step, update
 from rookworld_nb.tasks import EnvTask, PolicyAnswer
 from rookworld_nb.tokenizer import load_tokenizer
@@ -161,6 +161,39 @@ def test_the_controller_is_told_completions_and_the_reference_is_refreshed_in_ti
     assert told.given('completions') == [8]*7 and told.given('step') == list(range(1, 8))
     assert told.given('kl_nats_per_sequence')[-1] == row['kl_nats_per_sequence'] != row['kl_nats_per_token']
     assert mixed == [(step, learner.reference, learner.model, 0.2) for step in (3, 6)]
+
+
+def test_numbers_that_are_handed_on_when_a_run_begins():
+    learner = Learner(tiny(), TOKENIZER, replace(CONFIG, kl_coef=0.11, kl_controller='ziegler', kl_target=2.5, kl_horizon=123, kl_coef_min=0.01, kl_coef_max=0.9, kl_warmup_steps=3,
+                                                 kl_warmup_factor=0.4, ema_momentum=0.37, learning_rate=0.003, weight_decay=0.07, micro_batch_size=5))
+    k, (matrices, vectors) = learner.kl, learner.optimizer.param_groups
+    assert (k.kind, k.coef, k.target, k.horizon, k.low, k.high, k.warmup_steps, k.warmup_factor) == ('ziegler', 0.11, 2.5, 123, 0.01, 0.9, 3, 0.4)
+    assert (learner.reward_moments.momentum, learner.baseline_moments.momentum, learner.micro_batch_size) == (0.37, 0.37, 5)
+    assert (matrices['lr'], matrices['weight_decay'], vectors['weight_decay']) == (0.003, 0.07, 0)
+    scorer = make_scorer(replace(CONFIG, reward_source='row', reward_shaping='linear', reward_weights='regret=0.9', reward_warmup_steps=7))
+    assert (scorer.source, scorer.shaping, scorer.weights, scorer.warmup_steps) == ('row', 'linear', parse_weights('regret=0.9'), 7)
+
+
+def test_weights_of_the_parts_of_the_loss():
+    learner, batch = made(baseline='value', value_coef=0.3, value_clip=0.05, kl_coef=0.7, entropy_coef=0.2, loss_type='dr_grpo')
+    with torch.no_grad(): learner.value_head.linear.weight.normal_(generator=torch.Generator().manual_seed(1))
+    with torch.no_grad(): learner.reference.wte.weight.mul_(1.3)
+    r, targets = batch.rollouts, make_targets(learner, batch, 2)[0]
+    with Spy(learning, 'policy_loss') as policy, Spy(learning, 'value_loss') as value: told = backward_pass(learner, r, targets, 8*12, 54)
+    given = value.calls[0]
+    assert (given['clip'], given['old_values'] is targets.values, given['returns'] is targets.returns) == (0.05, True, True)
+    own = learning.policy_loss(**policy.calls[0])[0].item()
+    assert told['loss'] == pytest.approx(own + 0.7*told['kl_nats']/96 - 0.2*told['entropy_nats']/96 + 0.3*told['value_loss'], rel=1e-4)
+    assert min(abs(told[k]) for k in ('kl_nats', 'entropy_nats', 'value_loss')) > 1e-3
+
+
+def test_the_overlong_penalty_is_taken_off():
+    learner, batch = made(overlong_buffer=8, overlong_penalty=0.25, advantage_scale='none')
+    lengths = torch.tensor([[12, 3, 5, 9], [2, 12, 7, 4]])
+    shaped = REWARDS - 0.25*((lengths - (12 - 8)) / 8).clamp(0, 1)
+    targets, facts = make_targets(learner, batch, 2)
+    assert torch.allclose(targets.advantages.view(2, 4), shaped - shaped.mean(1, keepdim=True), atol=1e-5)
+    assert facts['reward_penalty'] == pytest.approx((REWARDS - shaped).mean().item(), rel=1e-5)
 
 
 # ---- the scorer
