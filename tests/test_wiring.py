@@ -266,6 +266,13 @@ def test_before_is_before_and_everybody_is_asked_alike(tmp_path):
     for r in rows: assert r['before'] < 0 < r['after'] == 1 and r['difference'] == pytest.approx(1 - r['before']) and 0.1 < r['trivial'] < 0.5
 
 
+@pytest.mark.parametrize('choices, third', [(dict(temperature=1.0), False), (dict(temperature=1.0, env_top_p=0.9), True), (dict(temperature=0.3, top_k=4), True)])
+def test_a_third_column_where_training_samples_otherwise(choices, third):
+    log, row = SimpleNamespace(append=lambda name, rows: None), [ROWS[0]]
+    with patch.object(training, 'judge_rows', lambda *args, **kw: evaluate.judge_texts(row, [['?']])):
+        assert ('tempered' in training.evaluate_run(None, None, row, log, 0, replace(CONFIG, **choices))) == third
+
+
 def test_held_out_prompts_are_the_same_for_every_seed(tmp_path):
     config = replace(CONFIG, data=some_positions(tmp_path), eval_prompts=30)
     (one, first), (two, second) = (training.load_prompts(replace(config, seed=seed)) for seed in (0, 7))
