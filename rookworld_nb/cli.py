@@ -16,7 +16,9 @@ import argparse
 import contextlib
 import difflib
 import errno
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
@@ -44,11 +46,17 @@ def parse_value(
 # %% ../nbs/20_cli.ipynb #2714755a
 ALIASES = {'steps': 'max_steps', 'batch_size': 'prompts_per_step', 'batch_positions': 'prompts_per_step',
            'k_samples': 'group_size', 'lr': 'learning_rate', 'mix_env_ratio': 'env_ratio',
-           'baseline_type': 'baseline'}  # spellings of the seed documents
+           'baseline_type': 'baseline', 'use_gae': 'gae', 'no_use_gae': 'no_gae', 'model_path': 'model',
+           'log_dir': 'output_dir', 'clip_range': 'clip_low clip_high', 'kl_divergence_threshold': 'kl_act',
+           'adaptive_kl': 'kl_controller=ziegler', 'no_adaptive_kl': 'kl_controller=fixed'}  # spellings of the seed documents
+
+def _fields_of(spelling): return spelling.partition('=')[0].removeprefix('no_').split()
+
 
 def _aliases(cls):
     names = {f.name for f in fields(cls)}
-    return {short: name for short, name in ALIASES.items() if name in names and short not in names}
+    return {short: spelling for short, spelling in ALIASES.items()
+            if names.issuperset(_fields_of(spelling)) and short not in names}
 
 
 def canonical(
@@ -56,13 +64,17 @@ def canonical(
     cls: type,       # configuration of the command
 ) -> list[str]:      # the same, every flag spelled with _ and under its field's name
     "One spelling for every flag."
-    aliases, out = _aliases(cls), []
-    for arg in args:
-        if arg.startswith('--'):
-            flag, eq, value = arg[2:].partition('=')
-            flag = flag.replace('-', '_')
-            arg = '--' + aliases.get(flag, flag) + eq + value
-        out.append(arg)
+    aliases, out, rest = _aliases(cls), [], iter(args)
+    for arg in rest:
+        if not arg.startswith('--'):
+            out.append(arg)
+            continue
+        flag, eq, value = arg[2:].partition('=')
+        flag = flag.replace('-', '_')
+        names = aliases.get(flag, flag).split(' ')
+        if eq and '=' in names[0]: raise ValueError(f'--{flag} takes no value')
+        values = [eq + value] if eq or len(names) == 1 else [f'={v}' for v in [next(rest, None)] if v is not None] or ['']
+        out += [f'--{name}{values[0]}' for name in names]
     return out
 
 # %% ../nbs/20_cli.ipynb #032539d0
@@ -92,7 +104,7 @@ def make_parser(
     resume: bool = False,         # offer --resume and --allow_config_change
 ) -> argparse.ArgumentParser:     # gives a namespace of only what was typed, values still text
     "A parser with one flag for each line of a configuration."
-    also = ', '.join(f'--{short} = --{name}' for short, name in _aliases(cls).items())
+    also = ', '.join(f'--{short} = --{" --".join(spelling.split(" "))}' for short, spelling in _aliases(cls).items())
     parser = _Parser(prog=prog, description=cls.__doc__, allow_abbrev=False, add_help=False,
         usage=f'{prog} ' + ''.join(f'[{name.upper()}] ' for name in positional.split()) + '[--option value ...]',
         epilog='A flag beats the environment (ROOKWORLD_<OPTION>), which beats --config, which beats the default. '
@@ -124,13 +136,22 @@ def _from_file(cls, path):
 
 def _from_environment(cls, environ):
     known = {f.name for c in Config.__subclasses__() for f in fields(c)}
-    choices, values = {c.name: c for c in describe(cls)}, {}
+    choices, own, others = {c.name: c for c in describe(cls)}, {}, {}
     for key, text in environ.items():
         if not key.startswith('ROOKWORLD_'): continue
         name = key.removeprefix('ROOKWORLD_').lower()
-        if name in choices: values[name] = parse_value(choices[name], text)
-        elif name not in known: print(f'{key} is ignored: no command has an option {name!r}', file=sys.stderr)
-    return values
+        if name in choices: own[name] = parse_value(choices[name], text)
+        elif name in known: continue                     # of another command, even where it is an alias here
+        elif name in ALIASES: others |= _from_alias(name, text, choices)
+        else: print(f'{key} is ignored: no command has an option {name!r}', file=sys.stderr)
+    return others | own
+
+
+def _from_alias(name, text, choices):
+    "What another spelling in the environment means; a switch that is off means nothing."
+    spelling, eq, word = ALIASES[name].partition('=')
+    if not choices.keys() >= set(spelling.split(' ')) or eq and not SWITCH.get(text.lower()): return {}
+    return {field: parse_value(choices[field], word or text) for field in spelling.split(' ')}
 
 
 def read_config(
@@ -180,12 +201,26 @@ def _sentence(e):
     return ' '.join(text.split()) or type(e).__name__
 
 
+def _stop(number, frame): raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _interruptible():
+    "Ctrl-C and SIGTERM end a command; also one that a script started in the background, which inherits that Ctrl-C is ignored."
+    main = threading.current_thread() is threading.main_thread()
+    before = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM) if main}
+    try: yield
+    finally:
+        for s, handler in before.items(): signal.signal(s, handler)
+
+
 def run_command(
     work: Callable[[], object], # the command, ready to go
     prog: str,                  # its name, which opens every message
 ) -> int:                       # exit code: 0 done, 2 bad usage, 1 failed, 130 interrupted
     "Run a command and say in one line what went wrong, if anything did."
-    try: work()
+    try:
+        with _interruptible(): work()
     except KeyboardInterrupt as e: error, code, text = e, 130, 'interrupted' + f': {_sentence(e)}' * bool(e.args)
     except Exception as e:
         begun = bool(getattr(e, '__notes__', ()))
@@ -200,16 +235,16 @@ def run_command(
 
 # %% ../nbs/20_cli.ipynb #a1e23512
 def comparison_lines(
-    table, # from `report.comparison_table`: index (task, metric), columns (decoding, before | after | difference | low | high | verdict | n)
+    table, # from `report.comparison_table`: index (task, metric), columns (decoding, before | after | difference | low | high | verdict | n | p | trivial)
 ) -> list[str]: # for the terminal; empty without a comparison
-    "Before and after, one metric a line."
+    "Before and after, one metric a line, and what trivial answers get."
     lines = []
     for decoding in dict.fromkeys(table.columns.get_level_values(0)) if len(table) else ():
         lines += ['', f'{"Held out, " + decoding:26} {"before":>8} {"after":>8} {"change":>8}'
-                      '   95 % interval          n']
+                      '   95 % interval    trivial       n']
         for (task, metric), r in table[decoding].dropna(subset=['n']).iterrows():
             lines.append(f'{task} {metric:24} {r.before:8.3f} {r.after:8.3f} {r.difference:+8.3f}'
-                         f'  [{r.low:+.3f}, {r.high:+.3f}] {int(r.n):8}  {r.verdict}'.rstrip())
+                         f'  [{r.low:+.3f}, {r.high:+.3f}] {r.trivial:8.3f} {int(r.n):7}  {r.verdict}'.rstrip())
     return lines
 
 # %% ../nbs/20_cli.ipynb #f44df65a

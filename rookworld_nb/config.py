@@ -155,10 +155,11 @@ class TrainConfig(Config):
     inner_steps: int = 1            # passes over each batch of rollouts
     minibatches: int = 1            # optimizer steps in a pass, each on its share of the prompts
     micro_batch_size: int = 64      # completions in one backward pass; changes memory, not the result
-    entropy_coef: float = 0.0       # weight of an entropy bonus
+    entropy_coef: float = 0.0       # weight of an entropy bonus, at the sampling temperature
     entropy_over: Literal['full', 'task'] = 'full'                    # entropy over the whole vocabulary, or over the tokens that answers use
-    # KL to the starting model
-    kl_coef: float = 0.0            # weight of the KL; 0 keeps no reference model
+    # KL to the starting model, of the distributions that are sampled from (temperature, top_k, top_p)
+    kl_coef: float = 0.0            # weight of the KL; 0 only measures it, see kl_every
+    kl_every: int = 10              # with kl_coef 0: steps between measurements of the KL to the starting weights; 0 measures nothing and keeps no second model
     kl_estimator: Literal['auto', 'k1', 'k2', 'k3', 'k3_ratio', 'full'] = 'auto' # from the sampled tokens, or exactly over the vocabulary (full); auto is full in the loss, k1 in the reward
     kl_type: Literal['kl_pi_ref', 'kl_ref_pi', 'symmetric'] = 'kl_pi_ref' # direction (aliases: forward = kl_pi_ref, reverse = kl_ref_pi)
     kl_in: Literal['loss', 'reward'] = 'loss'                         # differentiate the KL, or take it off the reward
@@ -191,12 +192,14 @@ class TrainConfig(Config):
     keep_best: int = 1              # checkpoints kept beside them: those with the highest mean sampled reward over their last save_every steps
     log_completions: int = 4        # sampled completions written down a step, with their receipts
     # Health
-    kl_warn: float = 30.0           # KL to the reference, in nats per sequence, that is a warning
-    kl_act: float = 45.0            # KL to the reference, in nats per sequence, at which the run goes back to its stable checkpoint
+    kl_warn: float = 30.0           # KL at the sampling temperature, in nats per sequence, that is a warning
+    kl_act: float = 45.0            # KL at the sampling temperature, in nats per sequence, at which the run goes back to its stable checkpoint
     reward_drop: float = 0.3        # the run goes back when the mean reward of the last health_window steps is so far below that of the best such window; half of it is a warning
-    entropy_warn: float = 1e-3      # mean entropy of a window, in nats per token, below which there is a warning
+    entropy_warn: float = 1e-3      # mean entropy at the sampling temperature, of a window, in nats per token, below which there is a warning
     clip_warn: float = 0.5          # share of clipped tokens, mean of a window, above which there is a warning
     silent_warn: float = 0.95       # share of groups without signal, mean of a window, above which there is a warning
+    format_warn: float = 0.8        # share of completions that the strict parser accepts, mean of a window, below which there is a warning
+    loss_rises: int = 8             # a loss that rises so many steps in a row is a warning
     slow_warn: float = 3.0          # a step that takes so many times the usual is a warning
     memory_warn: float = 1.5        # memory of the process, as a multiple of that of the first window, above which there is a warning
     health_window: int = 20         # steps over which health is judged where one step says little
@@ -221,18 +224,18 @@ def _check_train_ranges(c):
     "Every number by itself, then against its neighbour."
     _check_common(c,
         shares=['env_ratio', 'max_bad_rows', 'min_lr_ratio', 'gamma', 'gae_lambda', 'clip_low', 'kl_warmup_factor',
-                'reference_mix', 'clip_warn', 'silent_warn'],
+                'reference_mix', 'clip_warn', 'silent_warn', 'format_warn'],
         positive=['temperature', 'env_temperature', 'top_p', 'env_top_p', 'engine_timeout', 'learning_rate',
                   'grad_clip', 'clip_high', 'value_clip', 'kl_target', 'kl_coef_min',
                   'kl_warn', 'reward_drop', 'slow_warn', 'memory_warn', 'recovery_lr_factor'],
         not_negative=['entropy_warn', 'health_adaptive', 'max_recoveries', 'seed', 'threads', 'top_k', 'env_top_k',
                       'reward_warmup_steps', 'overlong_buffer', 'overlong_penalty', 'ema_warmup_steps',
-                      'engine_workers', 'min_std', 'value_coef', 'entropy_coef', 'kl_coef', 'kl_warmup_steps',
+                      'engine_workers', 'min_std', 'value_coef', 'entropy_coef', 'kl_coef', 'kl_every', 'kl_warmup_steps',
                       'reference_refresh_steps', 'warmup_steps', 'weight_decay', 'max_refills', 'eval_every',
                       'keep_best', 'log_completions'],
         counts=['max_steps', 'prompts_per_step', 'max_positions', 'max_new_tokens', 'engine_nodes', 'inner_steps',
                 'minibatches', 'micro_batch_size', 'kl_horizon', 'eval_prompts', 'save_every', 'keep_last',
-                'health_window', 'max_skips', 'stable_after'])
+                'health_window', 'loss_rises', 'max_skips', 'stable_after'])
     c._require('2 or more (a completion is judged against its own group)', lambda v: v >= 2, 'group_size')
     c._require('1 or less', lambda v: v <= 1, 'top_p', 'env_top_p', 'recovery_lr_factor')
     c._require('0 or more and below 1', lambda v: 0 <= v < 1, 'ema_momentum')
@@ -256,6 +259,9 @@ def _check_train_choices(c):
                    lambda v: v in ('auto', 'k1'), 'kl_estimator')
         c._require('kl_pi_ref with kl_in reward (the others do not hold the policy there, see 11a_kl)',
                    lambda v: v == 'kl_pi_ref', 'kl_type')
+    elif c.kl_type != 'kl_pi_ref':
+        c._require(f'auto, k2, k3_ratio or full with kl_type {c.kl_type} (the gradient of the others is that of no KL, see 11a_kl)',
+                   lambda v: v not in ('k1', 'k3'), 'kl_estimator')
     if not c.kl_coef:
         c._require('fixed when kl_coef is 0 (a factor times 0 stays 0)', lambda v: v == 'fixed', 'kl_controller')
 
@@ -348,7 +354,8 @@ class EvalConfig(Config):
     data: str = 'positions'         # rows: 'positions' (shipped), a parquet, jsonl, json or text file, BIG-bench JSON, a Lichess puzzle CSV, or a hub id
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     max_bad_rows: float = 0.05      # share of unreadable rows a file may have, 0 to 1
-    suite: str|None = None          # fixed rows: quick, full, openings, mates or special; None takes the held-out rows of data
+    split: Literal['auto', 'eval', 'train', 'all'] = 'auto' # which rows of data, by position: eval are those that training here leaves out; auto takes eval where there are any, else all
+    suite: str|None = None          # fixed rows: quick, full, openings, mates or special; None takes rows of data
     prompts: int|None = None        # prompts, at most; None: 500 of data, all of a suite
     games: int = 0                  # games of self-play as well: legal half-moves, illegal share
     temperature: float|None = None  # of sampling; 0 is greedy; None: greedy, and for the suite full sampled at 1 as well
@@ -371,8 +378,8 @@ class EvalConfig(Config):
         self._require('one of quick, full, openings, mates, special',
                       lambda v: v in ('quick', 'full', 'openings', 'mates', 'special'), 'suite')
         if self.suite:
-            self._require(f'left out with suite {self.suite!r}, which has its own rows',
-                          lambda v: v == 'positions', 'data')
+            for name, own in dict(data='positions', split='auto').items():
+                self._require(f'left out with suite {self.suite!r}, which has its own rows', lambda v: v == own, name)
 
 # %% ../nbs/00_config.ipynb #913862dc
 @dataclass(frozen=True, kw_only=True)

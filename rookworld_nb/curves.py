@@ -18,7 +18,7 @@ from .run_files import Run
 # %% ../nbs/18c_curves.ipynb #7c1cc758
 INK, GRID = '#3d4653', '#d5dae1'   # neutral colours; in the page they follow the reader's theme
 BLUE, ORANGE, GREEN, PURPLE, GREY = '#3f7fc1', '#d9822b', '#2f9e77', '#8a6fc9', '#8d99a8'
-DECODING = {'greedy': BLUE, 'sampled': ORANGE}
+DECODING = {'greedy': BLUE, 'sampled': ORANGE, 'tempered': GREEN}
 
 def empty_panels(
     n: int,              # how many
@@ -117,7 +117,7 @@ def plot_evals(
     fig, axes = empty_panels(len(names), 4, 2.1)
     width = max(e.step.max() - e.step.min(), 1)
     for ax, name in zip(axes, names):
-        for (decoding, colour), shift in zip(DECODING.items(), (-0.008, 0.008)):
+        for (decoding, colour), shift in zip(DECODING.items(), (-0.012, 0, 0.012)):
             part = e[(e.metric == name) & (e.decoding == decoding)]
             spread = np.clip([part.value - part.low, part.high - part.value], 0, None)
             if len(part):

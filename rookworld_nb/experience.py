@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOO_HARD', 'TOO_EASY', 'SECOND_CHANCE', 'PromptSource', 'task_counts', 'Experience', 'sampling_settings', 'collect',
-           'shaped_rewards', 'silent_groups', 'rollout_seed', 'gather']
+           'shaped_rewards', 'silent_groups', 'rollout_seed', 'gather', 'mixed_reward']
 
 # %% ../nbs/14a_experience.ipynb #90032865
 import time
@@ -190,7 +190,7 @@ def gather(
     config: TrainConfig,   # prompts_per_step, group_size, dynamic_sampling, max_refills, …
     step: int,             # from 1
     scorer: Scorer|None = None, # see `collect`
-) -> tuple[Experience, dict]: # what the step learns from; facts about all that was sampled: seconds, refills, skipped, rewards, kinds, parts, shares silent and truncated
+) -> tuple[Experience, dict]: # what the step learns from; facts: seconds, refills, skipped, see `_sampled_facts`
     "Collect groups; those whose completions all score the same teach nothing, so they are dropped and others drawn in their place."
     wanted, skipped, scorer = (task_counts(step, config.prompts_per_step, config.env_ratio), source.skipped,
                                scorer or make_scorer(config))
@@ -208,17 +208,36 @@ def gather(
         wanted = {kind: sum(e.kind == kind for e, s in zip(examples, silent) if s) for kind in 'PA'}
         if not config.dynamic_sampling or not silent.any(): break
     return _merge(kept or sampled), (dict(seconds=seconds, refills=attempt, skipped=source.skipped - skipped)
-                                     | _sampled_facts(_merge(sampled)) | scorer.facts())
+                                     | _sampled_facts(sampled, config.env_ratio) | scorer.facts())
 
 
-def _sampled_facts(everything: Experience) -> dict:
-    "About all groups of a step, those that were dropped included."
-    G, parts = everything.rewards.shape[1], {}
+def _task_rewards(found: list[Experience]) -> dict: # mean reward of 'P' and 'A'; None where there is none
+    return {kind: torch.cat(groups).mean().item() if groups else None
+            for kind in 'PA' for groups in [[r for f in found for e, r in zip(f.examples, f.rewards) if e.kind == kind]]}
+
+
+def mixed_reward(
+    of_task: dict[str, float|None], # mean reward of 'P' and 'A'; None where there is none
+    env_ratio: float,               # share of A over the run, 0 to 1
+) -> float:                         # mean of those that are there, in reward units
+    "Both tasks with their shares in the run, whatever the share in the step."
+    there = {kind: share for kind, share in dict(P=1 - env_ratio, A=env_ratio).items() if of_task[kind] is not None}
+    return sum(share*of_task[kind] for kind, share in there.items()) / sum(there.values())
+
+
+def _sampled_facts(rounds: list[Experience], env_ratio: float) -> dict:
+    "About the prompts first asked, those that were dropped included; and the rewards that refills brought."
+    first, G, parts = rounds[0], rounds[0].rewards.shape[1], {}
     for kind in 'PA':
-        scores = [s for i, s in enumerate(everything.scores) if everything.examples[i // G].kind == kind]
+        scores = [s for i, s in enumerate(first.scores) if first.examples[i // G].kind == kind]
         parts |= {f"part_{kind.lower()}_{name.replace(' ', '_')}":
                       sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None
                   for name in WEIGHTS[kind]}
-    return dict(parts=parts, rewards=everything.rewards, kinds=[e.kind for e in everything.examples],
-                zero_signal_share=zero_signal_groups(everything.rewards).float().mean().item(),
-                truncated_share=everything.rollouts.truncated.float().mean().item())
+    of_task, refill = _task_rewards(rounds[:1]), _task_rewards(rounds[1:])
+    return dict(parts=parts, rewards=first.rewards, kinds=[e.kind for e in first.examples],
+                reward_mean=mixed_reward(of_task, env_ratio), reward_p=of_task['P'], reward_a=of_task['A'],
+                refill_prompts=sum(len(r.examples) for r in rounds[1:]),
+                refill_reward_p=refill['P'], refill_reward_a=refill['A'],
+                zero_signal_share=zero_signal_groups(first.rewards).float().mean().item(),
+                format_share=sum('structure' in s.parts for s in first.scores) / len(first.scores),
+                truncated_share=first.rollouts.truncated.float().mean().item())

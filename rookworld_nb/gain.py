@@ -26,7 +26,7 @@ def parse_objective(
     if isinstance(text, str):
         if last := re.fullmatch(r'last ([1-9]\d*) rewards', text): return int(last[1])
         words = tuple(text.split())
-        known = len(words) == 3 and words[0] in ('greedy', 'sampled') and words[1] in ('P', 'A', 'all')
+        known = len(words) == 3 and words[0] in ('greedy', 'sampled', 'tempered') and words[1] in ('P', 'A', 'all')
         if known and _direction(words[2]): return words
     raise ValueError("objective must be 'DECODING TASK METRIC', such as 'greedy all reward' or 'sampled P legal_best', "
                      f"or 'last 20 rewards', not {text!r}")
@@ -55,7 +55,8 @@ def gain_of(
     try: table = json.loads((directory/'comparison.json').read_text())
     except FileNotFoundError: raise ValueError('there is no comparison.json') from None
     rows = [r for r in table
-            if (r['decoding'], r['metric'], r['slice']) == (decoding, metric, 'all') and task in (r['task'], 'all')]
+            if (r['decoding'], r['metric'], r['slice']) == (decoding, metric, 'all')
+            and r['task'] in ('PA' if task == 'all' else task)]
     if not rows: raise ValueError(f'comparison.json has no {objective}')
     total = sum(r['n'] for r in rows)
     mean = sum(r['difference']*r['n'] for r in rows)/total

@@ -20,7 +20,7 @@ LEVELS = ('ok', 'warn', 'act')
 @dataclass(frozen=True)
 class Signal:
     "What one sign says about one step."
-    name: str         # 'finite', 'kl', 'reward', 'entropy', 'clipping', 'silence', 'throughput' or 'memory'
+    name: str         # 'finite', 'kl', 'reward', 'negative', 'loss', 'entropy', 'clipping', 'silence', 'format', 'throughput' or 'memory'
     value: float|None # what was measured, in the unit of its metric; None when that is not a finite number
     level: str        # 'ok', 'warn' or 'act'
     sentence: str     # for people
@@ -38,6 +38,12 @@ def _above(name, value, text, warn, act=math.inf):
     level = 'act' if value >= act else 'warn' if value >= warn else 'ok'
     limit = '' if level == 'ok' else f' (limit {act if level == "act" else warn:.3g})'
     return Signal(name, value, level, f'{text} {value:.3g}{limit}')
+
+
+def _below(name, value, text, warn):
+    "A signal that warns when its value is small."
+    level = 'warn' if value < warn else 'ok'
+    return Signal(name, value, level, f'{text} {value:.3g}' + f' (limit {warn:.3g})' * (level == 'warn'))
 
 # %% ../nbs/15a_health.ipynb #ea608115
 def process_memory_gb() -> float: # resident set, in units of 1e9 bytes
@@ -66,7 +72,7 @@ class HealthMonitor:
     ) -> list[Signal]: # of what could be judged; the worst one decides
         "Judge a step."
         self.skips = self.skips + 1 if row['skipped'] else 0
-        signals = [s for look in (self._finite, self._kl, self._reward, self._windows, self._machine)
+        signals = [s for look in (self._finite, self._kl, self._reward, self._step, self._windows, self._machine)
                    for s in look(row)]
         if worst([s for s in signals if s.name in DANGER]): self.unhealthy = row['step']
         return signals
@@ -116,7 +122,7 @@ class HealthMonitor:
         if (value := row.get('kl_nats_per_sequence')) is None: return []
         warn, act = (self._limit('kl', fixed) for fixed in (self.config.kl_warn, self.config.kl_act))
         self._window('kl', value)
-        return [_above('kl', value, 'KL in nats per sequence', warn, act)]
+        return [_above('kl', value, 'KL at the sampling temperature in nats per sequence', warn, act)]
 
     def _reward(self, row):
         if row['step'] <= self.config.reward_warmup_steps: return []
@@ -127,18 +133,27 @@ class HealthMonitor:
                        f'mean reward of {len(window)} steps {mean(window):.3f}, below the best such mean by',
                        drop/2, drop)]
 
+    def _step(self, row):
+        "Signs that one step shows; they only warn."
+        if row['skipped']: return []
+        rises = self.seen['loss rises'] = [*self.seen.get('loss rises', []), row['loss']]
+        if len(rises) > 1 and rises[-1] <= rises[-2]: rises[:-1] = []
+        found = [_above('loss', len(rises) - 1, 'steps in a row in which the loss rose:', self.config.loss_rises)]
+        level = 'warn' if row['reward_max'] < 0 else 'ok'
+        return [*found, Signal('negative', row['reward_max'], level, f'highest reward of the step {row["reward_max"]:.3g}')]
+
     def _windows(self, row):
         "Signs of which one step says little; they only warn."
         if row['skipped']: return []
         found, config = [], self.config
         values = dict(entropy=row['entropy_nats'], clipping=row['clip_share_low'] + row['clip_share_high'],
-                      silence=row['zero_signal_share'])
+                      silence=row['zero_signal_share'], format=row['format_share'])
         for name, value in values.items():
             if len(window := self._window(name, value)) < config.health_window: continue
-            low = 'warn' if mean(window) < config.entropy_warn else 'ok'
             if name == 'entropy':
-                found.append(Signal(name, mean(window), low,
-                                    f'mean entropy {mean(window):.3g} nats per token (limit {config.entropy_warn})'))
+                found.append(_below(name, mean(window), 'mean entropy at the sampling temperature in nats per token', config.entropy_warn))
+            if name == 'format':
+                found.append(_below(name, mean(window), 'mean share of completions that can be read', config.format_warn))
             if name == 'clipping':
                 found.append(_above(name, mean(window), 'mean share of clipped tokens', config.clip_warn))
             if name == 'silence':

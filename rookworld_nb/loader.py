@@ -218,9 +218,11 @@ def _open(path, device):
     "The model and the tokenizer in a directory, or in a file with its directory."
     if path.is_file() and path.suffix != '.safetensors':
         raise ValueError(f'{path} is neither a model directory nor a .safetensors file')
-    directory = path.parent if path.is_file() else _newest_checkpoint(path)
+    directory, stored = (path.parent, _Stored([path])) if path.is_file() else (_newest_checkpoint(path), None)
+    if stored and not (directory/'config.json').exists():
+        raise FileNotFoundError(f'{path} holds weights, but the config.json that says their shape is not beside it')
     config = config_from_hf(_read_json(directory/'config.json'), directory/'config.json')
-    tokenizer, stored = _read_tokenizer(directory), _Stored([path] if path.is_file() else _weight_files(directory))
+    tokenizer, stored = _read_tokenizer(directory), stored or _Stored(_weight_files(directory))
     config = replace(config, vocab_size=_vocab_size(config, tokenizer, directory))
     with torch.device('meta'): model = GPT(config)       # no memory, no random numbers
     model = model.to_empty(device=device)
@@ -314,7 +316,11 @@ def pick_device(
     name: str, # 'auto', or what torch calls a device
 ) -> str:      # 'auto' is cuda when there is one, else cpu
     "The device a command runs on."
-    return ('cuda' if torch.cuda.is_available() else 'cpu') if name == 'auto' else name
+    if name == 'auto': return 'cuda' if torch.cuda.is_available() else 'cpu'
+    kind, _, number = name.partition(':')
+    there = dict(cuda=torch.cuda.device_count(), mps=int(torch.backends.mps.is_available())).get(kind, 1)
+    if int(number or 0) < there: return name
+    raise ValueError(f'device {name}: torch {torch.__version__} finds {there} {kind} devices here; auto takes what there is')
 
 
 def load_model(

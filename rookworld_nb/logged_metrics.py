@@ -26,14 +26,17 @@ class LoggedMetric:
 # %% ../nbs/18a_logged_metrics.ipynb #8833f96b
 _REWARD = (
     LoggedMetric('step', 'step', 'steps', 'optimizer steps done, counted from 1', 'reaches max_steps'),
-    LoggedMetric('reward_mean', 'step', 'reward', 'mean score of the completions sampled in the step',
+    LoggedMetric('reward_mean', 'step', 'reward', 'mean score of the completions of the prompts first asked, '
+        'P and A weighted by env_ratio',
         'rises, noisily; prompts differ from step to step', -0.3, 1, 1),
     LoggedMetric('reward_std', 'step', 'reward', 'standard deviation of those scores',
         'above 0: without spread there is nothing to learn from', 1e-6),
+    LoggedMetric('reward_max', 'step', 'reward', 'highest of those scores',
+        'above 0: a warning when every reward is negative', 0, 1, 1),
     LoggedMetric('reward_p', 'step', 'reward',
-        'mean score of the P (policy) completions; empty when the step had none', 'rises', -0.3, 1, 1),
+        'mean score of the P (policy) completions among them; empty when there are none', 'rises', -0.3, 1, 1),
     LoggedMetric('reward_a', 'step', 'reward',
-        'mean score of the A (environment) completions; empty when the step had none', 'rises', -0.3, 1, 1),
+        'mean score of the A (environment) completions among them; empty when there are none', 'rises', -0.3, 1, 1),
     LoggedMetric('best_reward', 'step', 'reward', 'highest reward_mean of any step so far',
         'keeps rising', -0.3, 1, 1),
     LoggedMetric('loss', 'step', '', 'policy objective, KL, entropy bonus and value loss, each with its weight',
@@ -55,14 +58,15 @@ _REWARD = (
 _POLICY = (
     LoggedMetric('kl_nats_per_token', 'step', 'nats per token',
         'KL(policy ‖ reference): exact with kl_estimator full (auto), otherwise k3 on the sampled tokens; '
-        'measured in the last pass of the step; empty when kl_coef is 0, because no reference is kept then',
+        'measured in the last pass of the step; with kl_coef 0 exact, before the update, to the starting weights, '
+        'every kl_every steps; always of the distributions that sample (temperature, top_k, top_p)',
         'grows slowly; above 0.5 the policy has left its start far behind', -0.01, 0.5),
     LoggedMetric('kl_nats_per_sequence', 'step', 'nats per sequence', 'the same, added up over a completion; '
         'what kl_controller steers by', 'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
     LoggedMetric('kl_coef', 'step', '',
         'weight of the KL in this step, after warm-up and controller; empty when it is 0',
         'stays between its clamps'),
-    LoggedMetric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that sampled, '
+    LoggedMetric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that sampled (temperature, top_k, top_p), '
         'at the tokens of completions; over the whole vocabulary or, with entropy_over task, '
         'the tokens that answers use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
     LoggedMetric('distinct_share', 'step', 'share of completions', 'distinct completions of a prompt among all that '
@@ -74,10 +78,12 @@ _POLICY = (
     LoggedMetric('ratio_max', 'step', '', 'largest ratio of new to old probability of a sampled token',
         '1 with one inner step; below 10 otherwise', 0, 10),
     LoggedMetric('zero_signal_share', 'step', 'share of groups',
-        'groups whose completions all scored the same, among all groups sampled',
+        'groups whose completions all scored the same, among those of the prompts first asked',
         'below 0.5; higher wastes rollouts: prompts too easy, too hard, or too little entropy', 0, 0.5),
     LoggedMetric('truncated_share', 'step', 'share of completions',
-        'completions that reached max_new_tokens without an end token', 'below 0.05', 0, 0.05),
+        'completions of the prompts first asked that reached max_new_tokens without an end token', 'below 0.05', 0, 0.05),
+    LoggedMetric('format_share', 'step', 'share of completions',
+        'completions of the prompts first asked that the strict parser accepts', 'above 0.8', 0.8, 1, 1),
     LoggedMetric('completion_tokens', 'step', 'tokens', 'tokens of all completions the step learned from, '
         'end tokens included', 'steady; sudden growth or collapse is a warning'),
     LoggedMetric('sampling_gap_nats', 'step', 'nats',
@@ -101,12 +107,17 @@ _WORK = (
         '0 well, 1 warning, 2 the run goes back or stops', '0', 0, 0),
     LoggedMetric('memory_gb', 'step', 'GB', 'memory of the process after the step (resident set)',
         'flat after the first steps'),
-    LoggedMetric('prompts_p', 'step', 'prompts', 'P prompts sampled in the step, refills included',
+    LoggedMetric('prompts_p', 'step', 'prompts', 'P prompts first asked in the step',
         'follows env_ratio'),
-    LoggedMetric('prompts_a', 'step', 'prompts', 'A prompts sampled in the step, refills included',
+    LoggedMetric('prompts_a', 'step', 'prompts', 'A prompts first asked in the step',
         'follows env_ratio'),
     LoggedMetric('refills', 'step', 'rounds', 'rounds in which groups without signal were replaced',
         'below max_refills'),
+    LoggedMetric('refill_prompts', 'step', 'prompts', 'prompts asked in these rounds', 'well below the prompts first asked'),
+    LoggedMetric('refill_reward_p', 'step', 'reward', 'mean score of P completions in these rounds; empty without any',
+        'near reward_p', -0.3, 1, 1),
+    LoggedMetric('refill_reward_a', 'step', 'reward', 'mean score of A completions in these rounds; empty without any',
+        'near reward_a', -0.3, 1, 1),
     LoggedMetric('skipped_prompts', 'step', 'prompts', 'prompts passed over by difficulty_filter',
         '0 in the first pass over the data'),
     LoggedMetric('time_rollout_s', 'step', 'seconds', 'sampling completions', 'most of the step'),
@@ -120,7 +131,7 @@ _WORK = (
         'reward_source engine: 1 when Stockfish failed twice, and P is scored with the labels of the rows since',
         '0', 0, 0),
     *(LoggedMetric(f"part_{task.lower()}_{part.replace(' ', '_')}", 'step', 'reward',
-        f'{task}: mean earned by the part {part!r} of the reward, over all completions of the task',
+        f'{task}: mean earned by the part {part!r} of the reward, over the completions of the task among those first asked',
         'rises', 0, 0.6, 1)
       for task in 'PA' for part in WEIGHTS[task]))
 

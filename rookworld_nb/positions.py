@@ -105,7 +105,7 @@ def generate_positions(
     seed: int = 0,   # same seed, same positions, in the same order
     mix: dict|None = None, # share of each phase; `MIX` when None
 ) -> Iterator[Position]: # distinct by `position_key`
-    "Positions for training and evaluation: 20 % opening, 60 % middlegame, 20 % endgame, none repeated."
+    "Positions for training and evaluation: each draw is 20 % opening, 60 % middlegame, 20 % endgame, and none is kept twice."
     rng, seen, made, tries = random.Random(seed), set(), 0, 0
     mix = mix or MIX
     while made < n:

@@ -51,14 +51,14 @@ def _tiles(table):
 def _comparison_html(table):
     decodings = list(dict.fromkeys(table.columns.get_level_values(0)))
     head = ['metric'] + [f'{d}<br><small>{w}</small>' for d in decodings
-                         for w in ('before', 'after', 'difference [95 %]')] + ['n']
+                         for w in ('before', 'after', 'difference [95 %]')] + ['trivial', 'n']
     rows, task = [], None
     for (t, metric), r in table.iterrows():
         if t != task: rows.append(('group', [f'Task {escaped(t)}'] + [''] * (len(head) - 1)))
         task = t
         cells = [c for d in decodings for c in (number(r[d].before), number(r[d].after), _difference(r[d]))]
         rows.append([f'<code>{escaped(metric)}</code>{arrow(metric)}', *cells,
-                     number(max(r[d].n for d in decodings), whole=True)])
+                     number(r[decodings[0]].trivial), number(max(r[d].n for d in decodings), whole=True)])
     return table_html(head, rows, 'numbers')
 
 
@@ -87,7 +87,9 @@ def _latest_html(run):
 
 _SMALL = (
     'The same held-out prompts answered before and after; differences are paired, intervals are 95 % bootstrap '
-    'intervals over prompts. Coloured: the interval excludes zero. Among thirty metrics, one or two do so by chance. '
+    'intervals over prompts, so they leave out the spread over training seeds. Coloured: the interval excludes zero. '
+    'Among thirty metrics, one or two do so by chance. Trivial: what the first legal moves (P) and the position '
+    'unchanged (A) get on the same prompts. '
     '↑ higher is better, ↓ lower is better.')
 
 def _answer(run):

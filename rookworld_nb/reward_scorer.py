@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WEIGHTS', 'ILLEGAL_RATE', 'LISTED_FLOOR', 'UNLISTED_RATE', 'REGRET_SCALE', 'EVAL_SCALE', 'SQUARE_SCALE',
-           'UNCHANGED_RATE', 'JUNK_SCALE', 'SHAPINGS', 'parse_weights', 'Score', 'legal_moves', 'regret_credit',
-           'score', 'quality', 'shape_reward']
+           'UNCHANGED_RATE', 'BOARD_RATE', 'SIDE_RATE', 'JUNK_SCALE', 'SHAPINGS', 'parse_weights', 'Score',
+           'legal_moves', 'regret_credit', 'score', 'quality', 'shape_reward']
 
 # %% ../nbs/09_reward_scorer.ipynb #8f7108dd
 import html
@@ -47,6 +47,8 @@ REGRET_SCALE = 0.06     # win probability given away that divides the credit abo
 EVAL_SCALE = 0.05       # error in win probability that divides an eval's credit by e
 SQUARE_SCALE = 0.25     # wrong squares among those that had to stay, per piece on the board, that divide their credit by e
 UNCHANGED_RATE = 0.05   # share of A's other fields still paid when nothing that had to change did
+BOARD_RATE = 1/6        # share of all parts of A still paid when a square is wrong: at most 0.3
+SIDE_RATE = 2/3         # the same when the board is right and the side to move is wrong: at most 0.6
 JUNK_SCALE = 60         # characters beside an answer that halve what it earns
 
 # %% ../nbs/09_reward_scorer.ipynb #f94369b8
@@ -165,7 +167,8 @@ def _policy_reason(answer, true, values, legal, off):
 
 def _score_policy(task, answer, target, weights, values):
     true, about = dict(zip(target.moves, target.evals)) if target else {}, (task, answer, target, weights)
-    if target and (sorted(zip(answer.moves, answer.evals)), answer.best) == (sorted(true.items()), target.best):
+    same = target and sorted(zip(answer.moves, answer.evals)) == sorted(true.items())
+    if same and true.get(answer.best) == true[target.best]:   # of several best moves, any
         return Score(1., weights['both'] | weights['P'], 'exact', about)
     shares, legal, off = _policy_shares(task.fen, answer, true, values)
     rate = 1 if shares['legal'] else ILLEGAL_RATE
@@ -201,7 +204,9 @@ def _env_shares(before, answer, truth):
         findings.append(f'squares that had to stay: {_square_names(i for i in wrong if i not in change)}')
     findings += [n for n, ok in same.items() if not ok]
     same['clocks'] = (same.pop('half-move clock') + same.pop('move number')) / 2
-    return {'changed': found * stayed, 'stayed': stayed * gate} | {n: x * gate for n, x in same.items()}, findings
+    rate = BOARD_RATE if wrong else 1 if same['side'] else SIDE_RATE
+    shares = {'changed': found * stayed, 'stayed': stayed * gate} | {n: x * gate for n, x in same.items()}
+    return {n: x * rate for n, x in shares.items()}, findings
 
 
 def _score_env(task, answer, truth, weights):

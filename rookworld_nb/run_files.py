@@ -24,7 +24,7 @@ class Run:
     metrics: pd.DataFrame     # a row a step; every step metric of `METRICS` is a column, nan where not logged
     evals: pd.DataFrame       # step, decoding, metric, value, low, high, n, task, slice
     completions: pd.DataFrame # step, task, prompt, completion, reward, parts, reason, advantage
-    comparison: pd.DataFrame  # decoding, metric, task, slice, before, after, difference, low, high, n
+    comparison: pd.DataFrame  # decoding, metric, task, slice, before, after, difference, low, high, n, p, trivial
     notes: tuple[str, ...]    # what is missing or could not be read
 
     @property
@@ -74,7 +74,7 @@ STEP_COLUMNS = [m.name for m in METRICS.values() if m.source == 'step']
 _COLUMNS = dict(
     evals=['step', 'decoding', 'metric', 'value', 'low', 'high', 'n', 'task', 'slice'],
     completions=['step', 'task', 'prompt', 'completion', 'reward', 'parts', 'reason', 'advantage'],
-    comparison=['decoding', 'metric', 'task', 'slice', 'before', 'after', 'difference', 'low', 'high', 'n'])
+    comparison=['decoding', 'metric', 'task', 'slice', 'before', 'after', 'difference', 'low', 'high', 'n', 'p', 'trivial'])
 _WORDS = {'decoding', 'metric', 'task', 'slice', 'prompt', 'completion', 'parts', 'reason'}
 
 def as_frame(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['IDENTITY_TOLERANCE', 'MEASURED', 'Learner', 'make_optimizer', 'micro_batches', 'Targets', 'estimator_of',
            'trained_tokens', 'scale_of', 'make_targets', 'task_token_ids', 'backward_pass', 'minibatches', 'update',
-           'learning_rate_at', 'train_step']
+           'learning_rate_at', 'distance', 'train_step']
 
 # %% ../nbs/14b_step.ipynb #b1f8b776
 import copy
@@ -40,7 +40,8 @@ class Learner:
         self.task_ids, self.scorer = None if task_ids is None else task_ids.to(device), scorer or make_scorer(config)
         self.value_head = (ValueHead(model.config.n_embd).to(device, model.wte.weight.dtype)
                            if config.baseline == 'value' else None)
-        self.reference = copy.deepcopy(model).eval().requires_grad_(False) if config.kl_coef else None
+        still = copy.deepcopy(model).eval().requires_grad_(False) if config.kl_coef or config.kl_every else None
+        self.reference, self.start = (still, None) if config.kl_coef else (None, still)   # held to; only looked at
         self.kl = KLController(config.kl_controller, config.kl_coef, config.kl_target, config.kl_horizon,
                                config.kl_coef_min, config.kl_coef_max, config.kl_warmup_steps, config.kl_warmup_factor)
         self.reward_moments, self.baseline_moments = (
@@ -389,6 +390,21 @@ def _learn(learner, batch, targets, step) -> tuple[dict, str|None]: # what `upda
     return learned, None
 
 
+@torch.no_grad()
+def distance(
+    learner: Learner, # with a `start`
+    r: Rollouts,      # sampled by its model
+) -> dict:            # kl_nats_per_token, kl_nats_per_sequence
+    "The exact KL of the distributions that sampled to those of the starting weights."
+    mask, nats = trained_tokens(r, learner.config), 0.
+    for groups in micro_batches(r.completion_mask.sum(1), r.group_size, learner.micro_batch_size):
+        part = r.select(groups)
+        rows, inverse = distinct_completions(part)
+        now, then = (sampling_logits(completion_logits(m, part, rows), part, rows) for m in (learner.model, learner.start))
+        nats += (kl_full(now, then)[inverse] * trained_tokens(part, learner.config)).sum().item()
+    return dict(kl_nats_per_token=nats/max(1, int(mask.sum())), kl_nats_per_sequence=nats/max(1, int(mask.any(1).sum())))
+
+
 def train_step(
     learner: Learner,            # learns
     source: PromptSource,        # advances
@@ -400,9 +416,10 @@ def train_step(
     for group in learner.optimizer.param_groups: group['lr'] = lr
     batch, facts = gather(learner.model, learner.tokenizer, source, _sampling(learner), step, learner.scorer)
     gathered = time.perf_counter()
+    if learner.start and step % config.kl_every == 0: facts |= _fitting(distance, learner, batch.rollouts)
     targets, more = make_targets(learner, batch, step)
     learned, reason = _learn(learner, batch, targets, step)
-    learner.best_reward = max(learner.best_reward, float(facts['rewards'].mean()))
+    learner.best_reward = max(learner.best_reward, facts['reward_mean'])
     now = time.perf_counter()
     row = _metrics_row(step, learner, batch, facts | more, learned, targets, lr)
     row |= (dict(skipped=int(reason is not None), recoveries=learner.recoveries)
@@ -414,24 +431,24 @@ def train_step(
 # %% ../nbs/14b_step.ipynb #ffdf7647
 def _metrics_row(step, learner, batch, facts, learned, targets, lr) -> dict:
     "One line of metrics.jsonl; `logged_metrics` defines every name. What an option that is off would measure is None."
-    rewards, kinds, mask = facts['rewards'], facts['kinds'], batch.rollouts.completion_mask
-    of_task = {kind: rewards[[k == kind for k in kinds]] for kind in 'PA'}
-    mean = {kind: float(r.mean()) if len(r) else None for kind, r in of_task.items()}
+    kinds, mask = facts['kinds'], batch.rollouts.completion_mask
     reference, head = learner.reference is not None, learner.value_head is not None
-    row = dict(step=step, loss=learned['loss'], reward_mean=float(rewards.mean()), reward_std=float(rewards.std()),
-               reward_p=mean['P'], reward_a=mean['A'], best_reward=learner.best_reward,
+    row = dict(step=step, loss=learned['loss'], reward_mean=facts['reward_mean'], reward_std=float(facts['rewards'].std()), reward_max=float(facts['rewards'].max()),
+               reward_p=facts['reward_p'], reward_a=facts['reward_a'], best_reward=learner.best_reward,
                reward_penalty=facts['reward_penalty'] if learner.config.overlong_buffer else None)
     row |= {k: facts.get(k) for k in ('running_reward_mean', 'running_reward_std', 'baseline_reward',
                                       'explained_variance')}
     row |= dict(value_loss=learned['value_loss'] if head else None, kl_coef=targets.kl_coef if reference else None)
-    row |= {k: learned[k] if reference else None for k in ('kl_nats_per_token', 'kl_nats_per_sequence')}
+    row |= {k: learned[k] if reference else facts.get(k) for k in ('kl_nats_per_token', 'kl_nats_per_sequence')}
     row |= {k: learned[k] for k in ('entropy_nats', 'distinct_share', 'clip_share_low', 'clip_share_high', 'ratio_max',
                                     'sampling_gap_nats', 'grad_norm')}
     row['weight_norm'] = torch.stack([p.detach().norm() for p in learner.parameters()]).norm().item()
     return row | dict(zero_signal_share=facts['zero_signal_share'], truncated_share=facts['truncated_share'],
+                      format_share=facts['format_share'],
                       learning_rate=lr, completion_tokens=int(mask.sum()),
                       prompts_p=kinds.count('P'), prompts_a=kinds.count('A'),
-                      refills=facts['refills'], skipped_prompts=facts['skipped'],
+                      **{k: facts[k] for k in ('refills', 'refill_prompts', 'refill_reward_p', 'refill_reward_a')},
+                      skipped_prompts=facts['skipped'],
                       **{k: facts[k] for k in ('engine_restarts', 'engine_lost') if k in facts}, **facts['parts'])
 
 

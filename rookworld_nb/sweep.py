@@ -191,17 +191,12 @@ def _round(sweep, command, told):
         _report(sweep, told)
 
 # %% ../nbs/17_sweep.ipynb #8f0fe423
-def _terminated(number, frame): raise KeyboardInterrupt
-
-
 def sweep(
     config: SweepConfig, # every choice
     command: list[str],  # the program that trains: --config FILE is added
 ) -> Path:               # the page
     "Run trials until as many have ended as were asked for; started again, it goes on."
     study = Sweep(config)
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, _terminated) if main else None
     try:
         told = {t.number for t in study.trials() if t.state.is_finished()}
         while study.ended() < study.wanted:
@@ -215,7 +210,5 @@ def sweep(
     except BaseException as e:
         e.add_note(f'{study.ended()} of {study.wanted} trials have ended in {study.out}: the same command goes on')
         raise
-    finally:
-        if before is not None: signal.signal(signal.SIGTERM, before)
-        write_page(study)
+    finally: write_page(study)
     return study.out/'report.html'

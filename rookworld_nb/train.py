@@ -24,12 +24,12 @@ from tqdm.auto import tqdm
 from .config import TrainConfig
 from .loader import load_model, pick_device
 from .dataset import Example, load_rows
-from .evaluate import compare, judge_rows, summarize
+from .evaluate import compare, judge_rows, judge_trivial, summarize
 from .checkpoint import (CheckpointError, checkpoint_step, fsync, list_checkpoints, load_checkpoint,
                                      mark_stable, rotate_checkpoints, save_checkpoint, seed_generators,
                                      stable_checkpoint, verify_checkpoint, write_at_once)
 from .scoring import make_scorer
-from .experience import PromptSource
+from .experience import PromptSource, sampling_settings
 from .step import Learner, task_token_ids, train_step
 from .health import LEVELS, MACHINE, HealthError, HealthMonitor, process_memory_gb, worst
 from .resume import (check_origin, config_changes, is_complete, only_writer, origin_of, reopen_run,
@@ -155,24 +155,27 @@ def evaluate_run(
     rows: list[Example], # held-out prompts
     log: RunLog,         # eval.jsonl gets the summary
     step: int,           # steps that the model has trained
-    seed: int,           # of the sampled completions
-) -> dict[str, pd.DataFrame]: # judged completions: 'greedy' and 'sampled' (T = 1)
-    "Measure the model twice: as it plays, and as it samples."
+    config: TrainConfig, # seed of the samples; how training samples
+) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, when that is another, 'tempered'
+    "Measure the model as it plays, as it samples, and as training samples it."
+    plain, trained = dict(temperature=1.0, top_k=0, top_p=1.0), {kind: sampling_settings(kind, config) for kind in 'PA'}
     judged = dict(greedy=judge_rows(model, tokenizer, rows, temperature=0.0),
-                  sampled=judge_rows(model, tokenizer, rows, temperature=1.0, seed=seed))
+                  sampled=judge_rows(model, tokenizer, rows, temperature=1.0, seed=config.seed))
+    if trained != dict.fromkeys('PA', plain):
+        judged['tempered'] = judge_rows(model, tokenizer, rows, seed=config.seed, settings=trained)
     for decoding, frame in judged.items():
         log.append('eval', [dict(step=step, decoding=decoding, **r) for r in summarize(frame).to_dict('records')])
     return judged
 
 # %% ../nbs/16_train.ipynb #44560fa3
 def _before_files(out: Path) -> dict[str, Path]:
-    return {decoding: out/f'before-{decoding}.parquet' for decoding in ('greedy', 'sampled')}
+    return {decoding: out/f'before-{decoding}.parquet' for decoding in ('greedy', 'sampled', 'tempered')}
 
 
 def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
     "The evaluation before the first step; a run that has made one reads it back."
     files = _before_files(out)
-    if done: return {decoding: pd.read_parquet(f) for decoding, f in files.items()}
+    if done: return {decoding: pd.read_parquet(f) for decoding, f in files.items() if f.exists()}
     judged = measure(0)
     for decoding, frame in judged.items():
         frame.to_parquet(files[decoding])
@@ -180,10 +183,11 @@ def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
     return judged
 
 
-def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame]) -> str:
-    "Before and after on the same prompts, greedy and sampled, as paired differences; JSON."
-    return pd.concat([compare(before[d], after[d]).assign(decoding=d) for d in before],
-                     ignore_index=True).to_json(orient='records', indent=1)
+def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame], held_out: list[Example]) -> str:
+    "Before and after on the same prompts, as paired differences, beside what trivial answers earn there; JSON."
+    keys, changes = ['task', 'slice', 'metric'], [compare(before[d], after[d]).assign(decoding=d) for d in before]
+    trivial = summarize(judge_trivial(held_out), resamples=100).rename(columns={'value': 'trivial'})[[*keys, 'trivial']]
+    return pd.concat(changes, ignore_index=True).merge(trivial, 'left', keys).to_json(orient='records', indent=1)
 
 # %% ../nbs/16_train.ipynb #07d98b0a
 def load_prompts(
@@ -214,7 +218,7 @@ def _entropy_ids(config: TrainConfig, source: PromptSource, tokenizer):
 
 def _step_line(row: dict) -> str:
     "The seeds' line for the terminal."
-    kl = 'off' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:.4f}"
+    kl = '–' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:.4f}"
     loss = 'skipped' if row['loss'] is None else f"{round(row['loss'], 4) + 0:.4f}"
     return (f"Step {row['step']:4} | Loss: {loss} | "
             f"Reward: {row['reward_mean']:.3f} (best: {row['best_reward']:.3f}) | KL: {kl} | "
@@ -400,7 +404,7 @@ def _repeat(running, begin, held_out, log, done, origin):
 
     def measure(step):
         with interrupt.at_once():
-            return evaluate_run(running.learner.model, running.learner.tokenizer, held_out, log, step, config.seed)
+            return evaluate_run(running.learner.model, running.learner.tokenizer, held_out, log, step, config)
 
     with (Interrupt() as interrupt, _kept(out),
           tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=None) as bar):
@@ -420,4 +424,4 @@ def _repeat(running, begin, held_out, log, done, origin):
                 if saving: _keep(out, step, running, origin)
             bar.update(step - bar.n)
             if asked: raise KeyboardInterrupt(f'saved at step {step}')
-        write_at_once(out/'comparison.json', _compare_runs(before, measure(config.max_steps)))
+        write_at_once(out/'comparison.json', _compare_runs(before, measure(config.max_steps), held_out))

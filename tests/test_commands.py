@@ -33,6 +33,7 @@ def bad(tmp_path, case):
     "Arguments that cannot work, each in its own way."
     if case == 'lr': return ['--lr', '-1']
     if case == 'model': return ['--model', 'nowhere']
+    if case == 'device': return ['--device', 'cuda:99']
     if case == 'missing data': return ['--data', 'missing.parquet']
     if case == 'unreadable data':
         (tmp_path/'broken.parquet').write_bytes(b'PAR1 this is no parquet file')
@@ -55,7 +56,7 @@ def bad(tmp_path, case):
         return ['--model', 'corrupt']
 
 
-@pytest.mark.parametrize('case', ['lr', 'model', 'missing data', 'unreadable data', 'missing column', 'output', 'weights'])
+@pytest.mark.parametrize('case', ['lr', 'model', 'device', 'missing data', 'unreadable data', 'missing column', 'output', 'weights'])
 def test_bad_usage_is_one_line(case, tmp_path):
     code, out, err = call('train', *TINY, *bad(tmp_path, case), cwd=tmp_path)
     assert code == 2, err

@@ -16,9 +16,9 @@ ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')
 engine = pytest.mark.skipif(find_engine() is None, reason='needs Stockfish')
 
 
-def start(line, cwd):
-    "A command in a process group of its own, so that its engines can be killed with it."
-    return subprocess.Popen([sys.executable, '-c', CODE, *line.split()], cwd=cwd, env=ENVIRON, text=True, start_new_session=True,
+def start(line, cwd, before=''):
+    "A command in a process group of its own, so that its engines can be killed with it; after some Python."
+    return subprocess.Popen([sys.executable, '-c', before + CODE, *line.split()], cwd=cwd, env=ENVIRON, text=True, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -35,9 +35,9 @@ def finished(directory):
     return len(json.loads(manifest.read_text())['files']) if manifest.exists() else 0
 
 
-def kill_after(shards, line, cwd, directory, how=signal.SIGKILL):
+def kill_after(shards, line, cwd, directory, how=signal.SIGKILL, before=''):
     "Start a command and end it as soon as so many shards are listed: its exit code and what it said."
-    process = start(line, cwd)
+    process = start(line, cwd, before)
     try:
         while finished(directory) < shards:
             assert process.poll() is None, process.communicate()[1]
@@ -73,8 +73,11 @@ def test_a_killed_run_into_one_file_goes_on(tmp_path):
     assert (tmp_path/'killed.parquet').read_bytes() == (tmp_path/'whole.parquet').read_bytes()
 
 
-def test_ctrl_c_says_what_is_kept(tmp_path):
-    code, err = kill_after(2, '--kind openings --positions 3000 --shard_size 100 --output rows', tmp_path, tmp_path/'rows', signal.SIGINT)
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('inherited', ['SIG_DFL', 'SIG_IGN'])   # SIG_IGN: a script started it in the background
+def test_ctrl_c_says_what_is_kept(inherited, number, tmp_path):
+    before = f'import signal; signal.signal({int(number)}, signal.{inherited}); '
+    code, err = kill_after(2, '--kind openings --positions 3000 --shard_size 100 --output rows', tmp_path, tmp_path/'rows', number, before)
     assert code == 130
     assert err.startswith('rookworld_data: interrupted; ') and 'of 30 shards are finished in rows: the same command goes on from there' in err and err.count('\n') == 1
 

@@ -103,22 +103,31 @@ def test_only_exact_is_one_for_policy():
             for m, e in [(any_uci(rng), value), (move, round(value + 0.01, 2)), (move, round(value - 0.01, 2)), (true.moves[i-1], value), (true.moves[i-1], true.evals[i-1])]:
                 if (m, e) != (move, value): assert total(row, replace(true, moves=true.moves[:i] + (m,) + true.moves[i+1:], evals=true.evals[:i] + (e,) + true.evals[i+1:])) <= 0.8, (row, i, m, e)
             if len(true.moves) > 1: assert total(row, replace(true, moves=true.moves[:i] + true.moves[i+1:], evals=true.evals[:i] + true.evals[i+1:])) <= 0.8, (row, i)
-        for best in {any_uci(rng), *legal_moves(row.fen)} - {true.best}: assert total(row, replace(true, best=best)) <= 0.8, (row, best)
+        value = dict(zip(true.moves, true.evals))
+        for best in {any_uci(rng), *legal_moves(row.fen)}:
+            found = total(row, replace(true, best=best))
+            assert found == 1 if value.get(best) == value[true.best] else found <= 0.8, (row, best)
 
 
 def test_only_exact_is_one_for_env():
     rng = random.Random(1)
     for row in ENV:
         squares = board_squares(row.target.fen.split()[0])
-        for i in range(64): assert total(row, with_square(row.target, i, other_piece(rng, squares[i]))) <= 0.8, (row, i)
-        for word in WORDS: assert total(row, with_wrong(row.target, word)) <= 0.8, (row, word)
+        for i in range(64): assert total(row, with_square(row.target, i, other_piece(rng, squares[i]))) <= 0.3, (row, i)
+        for word in WORDS: assert total(row, with_wrong(row.target, word)) <= (0.6 if word == 'side' else 0.8), (row, word)
+
+
+def same_policy(answer, true):
+    "The same pairs, and a best move worth as much."
+    value = dict(zip(true.moves, true.evals))
+    return sorted(zip(answer.moves, answer.evals)) == sorted(value.items()) and value.get(answer.best) == value[true.best]
 
 
 def test_only_exact_is_one_for_some_answer():
     rng = random.Random(2)
     for row in ROWS * 4:
         answer = some(rng, row)
-        same = answer == row.target if row.kind == 'A' else (sorted(zip(answer.moves, answer.evals)), answer.best) == (sorted(zip(row.target.moves, row.target.evals)), row.target.best)
+        same = answer == row.target if row.kind == 'A' else same_policy(answer, row.target)
         found = total(row, answer)
         assert (found == 1.) if same else (0.2 <= found <= 0.8), (row, answer)
 

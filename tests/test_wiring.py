@@ -1,0 +1,280 @@
+"Every choice reaches the formula it is meant for: values so unequal that a swap, a sign or a factor shows, at the place where the choice is read."
+import inspect
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import patch
+import pytest
+import torch
+from rookworld_nb import evaluate, exam, experience, step as learning, train as training
+from rookworld_nb.config import EvalConfig, TrainConfig
+from rookworld_nb.dataset import load_rows
+from rookworld_nb.experience import PromptSource, collect, gather
+from rookworld_nb.generate import completion_logits
+from rookworld_nb.loader import save_model
+from rookworld_nb.model import GPT, PRESETS
+from rookworld_nb.reward_scorer import WEIGHTS, legal_moves, parse_weights, score
+from rookworld_nb.scoring import Scorer, make_scorer
+from rookworld_nb.step import Learner, Targets, backward_pass, make_targets, train_step, update
+from rookworld_nb.tasks import EnvTask, PolicyAnswer
+from rookworld_nb.tokenizer import load_tokenizer
+from rookworld_nb.value import gae
+from runs import some_positions
+
+TOKENIZER = load_tokenizer('chess')
+ROWS = load_rows('positions', 0.5, 0, 'train', 40)[:]
+CONFIG = TrainConfig(prompts_per_step=2, group_size=4, env_ratio=0.5, max_new_tokens=12, temperature=0.3, learning_rate=1e-2, warmup_steps=0, dynamic_sampling=False,
+                     mask_truncated=False, min_lr_ratio=1.0, grad_clip=1e9, threads=1, device='cpu')
+REWARDS = torch.tensor([[0.0, 0.1, 0.2, 0.3], [-0.3, 1.0, 0.4, 1.0]])   # two groups whose means and stds differ
+
+
+def tiny():
+    torch.manual_seed(0)
+    model = GPT(replace(PRESETS['tiny'], vocab_size=TOKENIZER.vocab_size, n_positions=192)).eval()
+    with torch.no_grad(): model.wte.weight.mul_(8)      # far from uniform
+    return model
+
+
+def made(seed=3, **choices):
+    "A learner, and an experience whose completions have unequal lengths and whose rewards are those above."
+    config = replace(CONFIG, **choices)
+    learner, examples = Learner(tiny(), TOKENIZER, config), [next(r for r in ROWS if r.kind == kind) for kind in 'PA']
+    batch, _ = collect(learner.model, TOKENIZER, examples, config, seed)
+    mask = torch.arange(batch.rollouts.completion_ids.shape[1]) < torch.tensor([[12, 3, 5, 9, 2, 12, 7, 4]]).T
+    batch.rollouts = replace(batch.rollouts, completion_mask=mask, logprobs=batch.rollouts.logprobs * mask)
+    batch.rewards = REWARDS.clone()
+    return learner, batch
+
+
+class Spy:
+    "Stands for a function, works like it, and remembers every call: name of a parameter -> what was given."
+    def __init__(self, module, name):
+        self.work, self.calls = getattr(module, name), []
+        self.patch = patch.object(module, name, self)
+
+    def __call__(self, *args, **kw):
+        given = inspect.signature(self.work).bind(*args, **kw)
+        given.apply_defaults()
+        self.calls.append(given.arguments)
+        return self.work(*args, **kw)
+
+    def __enter__(self):
+        self.patch.start()
+        return self
+
+    def __exit__(self, *_): self.patch.stop()
+    def given(self, name): return [c[name] for c in self.calls]
+
+
+# ---- sampling
+
+def test_max_new_tokens_and_settings_reach_the_sampler():
+    config = replace(CONFIG, max_new_tokens=7, temperature=0.3, env_temperature=1.7, top_k=3, env_top_k=9, top_p=0.6, env_top_p=0.9)
+    examples = [next(r for r in ROWS if r.kind == kind) for kind in 'PA']
+    with Spy(experience, 'generate') as spy: found, _ = collect(tiny(), TOKENIZER, examples, config, 11)
+    assert found.rollouts.completion_ids.shape[1] <= 7
+    assert {k: spy.given(k) for k in ('max_new_tokens', 'group_size', 'seed', 'temperature', 'top_k', 'top_p')} == dict(
+        max_new_tokens=[7], group_size=[4], seed=[11], temperature=[[0.3, 1.7]], top_k=[[3, 9]], top_p=[[0.6, 0.9]])
+
+
+def test_no_two_steps_runs_or_refills_share_their_noise():
+    with Spy(experience, 'generate') as spy:
+        for seed in (0, 1):
+            for step in (1, 2, 3): gather(tiny(), TOKENIZER, PromptSource(ROWS), replace(CONFIG, seed=seed, dynamic_sampling=True, max_refills=2, max_new_tokens=1), step)
+    assert len(set(spy.given('seed'))) == len(spy.calls) > 6      # a token is no answer, all rewards are equal, so there are refills
+
+
+def test_a_success_is_at_least_the_success_reward():
+    source = PromptSource(ROWS)
+    source.record(source.take('P', 1), torch.tensor([[0.5, 0.4999, 0.7, 0.1]]), success_reward=0.5)
+    assert list(source.success['P'].values()) == [0.5]
+
+
+# ---- the loss
+
+def test_clips_reach_the_loss():
+    learner, batch = made(clip_low=0.1, clip_high=0.7, loss_type='grpo')
+    with Spy(learning, 'policy_loss') as spy: update(learner, batch, make_targets(learner, batch, 2)[0], 2)
+    assert set(spy.given('clip_low')) == {0.1} and set(spy.given('clip_high')) == {0.7}
+
+
+def gradient_free_loss(**choices):
+    learner, batch = made(**choices)
+    r = batch.rollouts
+    return backward_pass(learner, r, Targets(torch.zeros(8), 0.0), 8*12, int(r.completion_mask.sum()))
+
+
+def test_the_entropy_bonus_is_a_bonus():
+    plain, paid = gradient_free_loss(), gradient_free_loss(entropy_coef=0.5)
+    assert plain['entropy_nats'] > 1
+    assert paid['loss'] - plain['loss'] == pytest.approx(-0.5 * plain['entropy_nats'] / (8*12), rel=1e-4)
+
+
+def test_the_logged_entropy_is_that_of_the_sampler():
+    learner, batch = made(temperature=0.3)
+    r = batch.rollouts
+    with torch.no_grad(): p = (completion_logits(learner.model, r) / 0.3).double().softmax(-1)
+    by_hand = -(p * p.clamp(min=1e-300).log()).sum(-1)[r.completion_mask].mean().item()
+    logged = update(learner, batch, make_targets(learner, batch, 2)[0], 2)['entropy_nats']
+    assert logged == pytest.approx(by_hand, rel=1e-4)
+
+
+def test_the_norm_that_is_clipped_has_every_gradient():
+    learner, batch = made(baseline='value', value_coef=7.0, value_detach=True, grad_clip=0.01)
+    with Spy(torch.nn.utils, 'clip_grad_norm_') as spy: told = update(learner, batch, make_targets(learner, batch, 2)[0], 2)
+    clipped, = spy.calls
+    assert {id(p) for p in clipped['parameters']} >= {id(p) for p in [*learner.model.parameters(), *learner.value_head.parameters()]} and clipped['max_norm'] == 0.01
+    assert math.hypot(*(p.grad.norm().item() for p in learner.parameters() if p.grad is not None)) == pytest.approx(0.01, rel=1e-3) and told['grad_norm'] > 0.01
+
+
+# ---- the value head
+
+def test_gamma_lambda_and_the_scale_reach_the_advantages():
+    learner, batch = made(baseline='value', gamma=0.9, gae_lambda=0.4, advantage_scale='group', min_std=0.01)
+    with torch.no_grad(): learner.value_head.linear.weight.normal_(generator=torch.Generator().manual_seed(1))
+    with Spy(learning, 'gae') as spy: targets, _ = make_targets(learner, batch, 2)
+    first = spy.calls[0]
+    assert (first['gamma'], first['lam']) == (0.9, 0.4)
+    raw, _ = gae(first['rewards'], first['values'], first['mask'], 0.9, 0.4)
+    std = REWARDS.std(1).repeat_interleave(4)
+    assert torch.allclose(targets.advantages, raw / (std + 1e-4)[:, None], atol=1e-5) and not torch.allclose(targets.advantages, raw, atol=0.1)
+
+
+# ---- the KL
+
+def test_kl_per_token_and_per_sequence():
+    learner, batch = made(kl_coef=0.1)
+    with torch.no_grad(): learner.reference.wte.weight.mul_(1.3)
+    r = batch.rollouts
+    told = update(learner, batch, make_targets(learner, batch, 2)[0], 2)
+    with torch.no_grad(): p, q = ((completion_logits(m, r) / 0.3).double().log_softmax(-1) for m in (tiny(), learner.reference))
+    total = (p.exp() * (p - q)).sum(-1)[r.completion_mask].sum().item()
+    assert total > 1
+    assert told['kl_nats_per_sequence'] == pytest.approx(total/8, rel=1e-3) and told['kl_nats_per_token'] == pytest.approx(total/54, rel=1e-3)
+
+
+def test_the_controller_is_told_completions_and_the_reference_is_refreshed_in_time():
+    learner, mixed = Learner(tiny(), TOKENIZER, replace(CONFIG, kl_coef=0.1, kl_controller='ziegler', reference_refresh_steps=3, reference_mix=0.2)), []
+    with Spy(learner.kl, 'update') as told, patch.object(learning, 'mix_reference', lambda *args: mixed.append((step, *args))):
+        for step in range(1, 8): row, _ = train_step(learner, PromptSource(ROWS), step)
+    assert told.given('completions') == [8]*7 and told.given('step') == list(range(1, 8))
+    assert told.given('kl_nats_per_sequence')[-1] == row['kl_nats_per_sequence'] != row['kl_nats_per_token']
+    assert mixed == [(step, learner.reference, learner.model, 0.2) for step in (3, 6)]
+
+
+def test_numbers_that_are_handed_on_when_a_run_begins():
+    learner = Learner(tiny(), TOKENIZER, replace(CONFIG, kl_coef=0.11, kl_controller='ziegler', kl_target=2.5, kl_horizon=123, kl_coef_min=0.01, kl_coef_max=0.9, kl_warmup_steps=3,
+                                                 kl_warmup_factor=0.4, ema_momentum=0.37, learning_rate=0.003, weight_decay=0.07, micro_batch_size=5))
+    k, (matrices, vectors) = learner.kl, learner.optimizer.param_groups
+    assert (k.kind, k.coef, k.target, k.horizon, k.low, k.high, k.warmup_steps, k.warmup_factor) == ('ziegler', 0.11, 2.5, 123, 0.01, 0.9, 3, 0.4)
+    assert (learner.reward_moments.momentum, learner.baseline_moments.momentum, learner.micro_batch_size) == (0.37, 0.37, 5)
+    assert (matrices['lr'], matrices['weight_decay'], vectors['weight_decay']) == (0.003, 0.07, 0)
+    scorer = make_scorer(replace(CONFIG, reward_source='row', reward_shaping='linear', reward_weights='regret=0.9', reward_warmup_steps=7))
+    assert (scorer.source, scorer.shaping, scorer.weights, scorer.warmup_steps) == ('row', 'linear', parse_weights('regret=0.9'), 7)
+
+
+def test_weights_of_the_parts_of_the_loss():
+    learner, batch = made(baseline='value', value_coef=0.3, value_clip=0.05, kl_coef=0.7, entropy_coef=0.2, loss_type='dr_grpo')
+    with torch.no_grad(): learner.value_head.linear.weight.normal_(generator=torch.Generator().manual_seed(1))
+    with torch.no_grad(): learner.reference.wte.weight.mul_(1.3)
+    r, targets = batch.rollouts, make_targets(learner, batch, 2)[0]
+    with Spy(learning, 'policy_loss') as policy, Spy(learning, 'value_loss') as value: told = backward_pass(learner, r, targets, 8*12, 54)
+    given = value.calls[0]
+    assert (given['clip'], given['old_values'] is targets.values, given['returns'] is targets.returns) == (0.05, True, True)
+    own = learning.policy_loss(**policy.calls[0])[0].item()
+    assert told['loss'] == pytest.approx(own + 0.7*told['kl_nats']/96 - 0.2*told['entropy_nats']/96 + 0.3*told['value_loss'], rel=1e-4)
+    assert min(abs(told[k]) for k in ('kl_nats', 'entropy_nats', 'value_loss')) > 1e-3
+
+
+def test_the_overlong_penalty_is_taken_off():
+    learner, batch = made(overlong_buffer=8, overlong_penalty=0.25, advantage_scale='none')
+    lengths = torch.tensor([[12, 3, 5, 9], [2, 12, 7, 4]])
+    shaped = REWARDS - 0.25*((lengths - (12 - 8)) / 8).clamp(0, 1)
+    targets, facts = make_targets(learner, batch, 2)
+    assert torch.allclose(targets.advantages.view(2, 4), shaped - shaped.mean(1, keepdim=True), atol=1e-5)
+    assert facts['reward_penalty'] == pytest.approx((REWARDS - shaped).mean().item(), rel=1e-5)
+
+
+# ---- the scorer
+
+def test_castling_and_en_passant_have_their_own_receipts():
+    task = EnvTask('r3k2r/8/8/8/8/8/4P3/R3K2R w KQkq - 3 5', 'e2e4', 'e2e4')
+    right = 'r3k2r/8/8/8/4P3/8/8/R3K2R b KQkq - 0 5+0.001+0+0'
+    assert score(task.prompt(), right).total == 1
+    wrong = {'castling': right.replace('KQkq', 'KQ'), 'en passant': right.replace('KQkq -', 'KQkq e3')}
+    for name, text in wrong.items():
+        parts = score(task.prompt(), text).parts
+        assert {n: parts[n] for n in wrong} == pytest.approx({n: 0 if n == name else WEIGHTS['A'][n] for n in wrong})
+
+
+def test_an_unlisted_move_is_worth_no_more_than_the_worst_listed():
+    row = next(r for r in ROWS if r.kind == 'P' and len(r.target.moves) == 5)
+    moves, evals = row.target.moves[:2], (0.5, -0.4)
+    best = next(m for m in sorted(legal_moves(row.fen)) if m not in row.target.moves)
+    pool = SimpleNamespace(restarts=0, analyse=lambda fens: [SimpleNamespace(fen=fen, moves=moves, evals=evals) for fen in fens], values=lambda pairs: [9.0 for _ in pairs])
+    text = PolicyAnswer(moves, evals, best).text()
+    found, = Scorer('engine', pool=pool).score([row], [text])
+    at = lambda value: score(row.prompt(), text, PolicyAnswer(moves, evals, moves[0]), values={best: value}).total
+    assert found.total == at(-0.4) < at(9.0) - 0.005
+
+
+# ---- evaluation
+
+def test_the_mean_over_samples_counts_not_the_first():
+    part = [next(r for r in ROWS if r.kind == kind) for kind in 'PA']
+    bad = [['?'] for r in part]
+    three = evaluate.judge_texts(part, [[r.completion(), '?', '?'] for r in part])
+    worth = lambda frame, task: evaluate.summarize(frame, 50).set_index(['task', 'slice', 'metric']).value[task, 'all', 'reward']
+    for task in 'PA': assert worth(three, task) == pytest.approx((1 + 2*worth(evaluate.judge_texts(part, bad), task)) / 3)
+    change = evaluate.compare(evaluate.judge_texts(part, bad), three, 50).set_index(['task', 'slice', 'metric']).loc['P', 'all', 'reward']
+    assert change.difference == pytest.approx(worth(three, 'P') - worth(evaluate.judge_texts(part, bad), 'P'))
+
+
+def test_the_seed_of_an_evaluation_reaches_the_sampler():
+    model = tiny()
+    with Spy(evaluate, 'generate') as spy:
+        said = [evaluate.judge_rows(model, TOKENIZER, ROWS[:4], temperature=1.0, seed=seed, batch_size=3).completion.tolist() for seed in (5, 5, 6)]
+    assert spy.given('seed') == [5, 8, 5, 8, 6, 9] and said[0] == said[1] != said[2]
+    settings = {'P': dict(temperature=0.2, top_k=3, top_p=0.5), 'A': dict(temperature=0.9, top_k=0, top_p=0.8)}
+    with Spy(evaluate, 'generate') as spy: evaluate.judge_rows(model, TOKENIZER, [next(r for r in ROWS if r.kind == k) for k in 'PA'], settings=settings)
+    assert {k: spy.given(k) for k in settings['P']} == dict(temperature=[[0.9, 0.2]], top_k=[[0, 3]], top_p=[[0.8, 0.5]])
+
+
+def test_the_choices_of_an_exam_reach_the_sampler():
+    config = EvalConfig(seed=9, temperature=0.7, batch_size=17)
+    with patch.object(exam, 'load_model', lambda *args: (tiny(), TOKENIZER)), Spy(exam, 'judge_rows') as spy: exam.model_answers(config, 'any', ROWS[:2])
+    asked, = spy.calls
+    assert (asked['temperature'], asked['seed'], asked['batch_size']) == (0.7, 9, 17)
+
+
+# ---- a whole run
+
+def test_before_is_before_and_everybody_is_asked_alike(tmp_path):
+    "Garbage before the first step, the truth after the last: the comparison says so, and which way each evaluation sampled."
+    save_model(tiny(), TOKENIZER, tmp_path/'tiny')
+    config = replace(CONFIG, model=str(tmp_path/'tiny'), data=some_positions(tmp_path), output_dir=str(tmp_path/'run'), seed=5, max_steps=1, temperature=0.3, env_temperature=0.6, top_k=4,
+                     eval_prompts=20, max_new_tokens=2)
+    asked = []
+    def answers(model, tokenizer, rows, temperature=0.0, seed=0, settings=None):
+        asked.append((temperature, seed if temperature or settings else None, settings and {k: (s['temperature'], s['top_k']) for k, s in settings.items()}))
+        return evaluate.judge_texts(rows, [['?' if len(asked) <= 3 else r.completion()] for r in rows])
+    with patch.object(training, 'judge_rows', answers): out = training.train(config)
+    assert asked == [(0.0, None, None), (1.0, 5, None), (0.0, 5, dict(P=(0.3, 4), A=(0.6, 4)))] * 2
+    rows = [r for r in json.loads((out/'comparison.json').read_text()) if (r['metric'], r['slice']) == ('reward', 'all')]
+    assert len(rows) == 9 and {r['decoding'] for r in rows} == {'greedy', 'sampled', 'tempered'}
+    for r in rows: assert r['before'] < 0 < r['after'] == 1 and r['difference'] == pytest.approx(1 - r['before']) and 0.1 < r['trivial'] < 0.5
+
+
+@pytest.mark.parametrize('choices, third', [(dict(temperature=1.0), False), (dict(temperature=1.0, env_top_p=0.9), True), (dict(temperature=0.3, top_k=4), True)])
+def test_a_third_column_where_training_samples_otherwise(choices, third):
+    log, row = SimpleNamespace(append=lambda name, rows: None), [ROWS[0]]
+    with patch.object(training, 'judge_rows', lambda *args, **kw: evaluate.judge_texts(row, [['?']])):
+        assert ('tempered' in training.evaluate_run(None, None, row, log, 0, replace(CONFIG, **choices))) == third
+
+
+def test_held_out_prompts_are_the_same_for_every_seed(tmp_path):
+    config = replace(CONFIG, data=some_positions(tmp_path), eval_prompts=30)
+    (one, first), (two, second) = (training.load_prompts(replace(config, seed=seed)) for seed in (0, 7))
+    assert first == second and {r.kind for r in first} == {'P', 'A'}
+    assert [e.fen for e in one.take('P', 5)] != [e.fen for e in two.take('P', 5)]
