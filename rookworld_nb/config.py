@@ -329,7 +329,7 @@ class DataConfig(Config):
     output: str = 'positions.parquet' # a .parquet file, or a directory for shards
     positions: int = 1000           # how many rows
     seed: int = 0                   # same seed, same rows
-    shard_size: int = 10000         # rows a shard; what is finished is kept when the work is interrupted
+    shard_size: int = 10000         # rows a shard; what is finished is kept when the work is interrupted. Of games: every shard has its own
     # Stockfish
     nodes: int = 1000               # search nodes a position
     multipv: int = 5                # best moves asked for, 1 to 5

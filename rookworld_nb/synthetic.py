@@ -406,7 +406,8 @@ def _fill(directory, manifest, shards, config):
 # %% ../nbs/08a_synthetic.ipynb #81f2cb7e
 def _join(directory, manifest, out):
     "All shards in one file; the recipe is in the metadata of its schema."
-    names = ('nodes', 'multipv', 'seed', 'positions') if manifest['engine'] else ('kind', 'seed', 'positions')
+    names = (('nodes', 'multipv') * (manifest['kind'] in LABELLED) + ('seed', 'positions')
+             + ('kind',) * (manifest['kind'] != 'positions') + ('shard_size',) * (manifest['kind'] == 'games'))
     table = pa.concat_tables(pq.read_table(directory/f['name']) for f in manifest['files']).combine_chunks()
     _write_table(table.replace_schema_metadata({'rookworld': json.dumps({n: manifest[n] for n in names})}), out)
     shutil.rmtree(directory)
