@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['INK', 'GRID', 'BLUE', 'ORANGE', 'GREEN', 'PURPLE', 'GREY', 'DECODING', 'SHOWN', 'PANELS', 'empty_panels',
-           'axes_title', 'plot_rewards', 'plot_evals', 'plot_panels', 'plot_time']
+           'axes_title', 'plot_rewards', 'plot_losses', 'plot_evals', 'plot_panels', 'plot_time']
 
 # %% ../nbs/18c_curves.ipynb #4218dcc8
 import math
@@ -98,6 +98,22 @@ def plot_rewards(
         if m[name].notna().any(): _draw(right, m, name, colour, task)
     axes_title(right, 'Per task')
     for ax in (left, right): ax.set_xlabel('step', fontsize=8, color=INK); _legend(ax, loc='lower right')
+    return fig
+
+
+def plot_losses(
+    run: Run, # supervised, at least one step
+) -> Figure:  # a panel a task
+    "The loss of each task's batches, on a logarithmic scale."
+    parts = {task: rows for task in 'AP' if len(rows := run.metrics[run.metrics.task == task])}
+    fig, axes = empty_panels(len(parts), 2, 3)
+    for ax, (task, rows) in zip(axes, parts.items()):
+        rows = _thin(rows)
+        _draw(ax, rows, 'loss', dict(A=PURPLE, P=GREEN)[task])
+        ax.set_yscale('log')
+        first, last = _ends(rows.loss)
+        axes_title(ax, f'{task}: {first:.3g} → {last:.3g}', 'nats per completion token')
+        ax.set_xlabel('step', fontsize=8, color=INK)
     return fig
 
 # %% ../nbs/18c_curves.ipynb #09a9e372

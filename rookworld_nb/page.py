@@ -173,13 +173,14 @@ def head_html(
     state = f'{run.steps} of {escaped(wanted)} steps' if wanted is not None else f'{run.steps} steps'
     items = ''.join(f'<div><dt>{escaped(k.replace("_", " "))}</dt><dd>{escaped(c[k])}</dd></div>'
                     for k in _FACTS if k in c)
-    command = c.get('command') or f'rookworld_train --config {run.directory.name}/config.json --output_dir NEW'
+    prog, kind = ('rookworld_pretrain', 'supervised') if run.supervised else ('rookworld_train', 'GRPO')
+    command = c.get('command') or f'{prog} --config {run.directory.name}/config.json --output_dir NEW'
     whole = table_html(['choice', 'value'],
                        [[f'<code>{escaped(k)}</code>', f'<code>{escaped(json.dumps(v))}</code>'] for k, v in c.items()])
     whole = f'<details><summary>The whole configuration</summary>{whole}</details>' if c else ''
     notes = ''.join(f'<li>{escaped(n)}</li>' for n in run.notes)
     notes = f'<ul class="notes">{notes}</ul>' if notes else ''
-    return (f'<header><p class="kicker">rookworld · GRPO run</p><h1>{escaped(run.directory.name)} '
+    return (f'<header><p class="kicker">rookworld · {kind} run</p><h1>{escaped(run.directory.name)} '
             f'<span class="chip {"done" if done else "part"}">{state}</span></h1>\n<dl class="facts">{items}</dl>'
             f'<p class="again">Make it again: <code>{escaped(command)}</code></p>\n{whole}{notes}</header>')
 

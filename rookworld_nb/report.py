@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from .cards import completion_card, pick_completions
 from .comparison import comparison_table, conclusion
-from .curves import PANELS, SHOWN, plot_evals, plot_panels, plot_rewards, plot_time
+from .curves import PANELS, SHOWN, plot_evals, plot_losses, plot_panels, plot_rewards, plot_time
 from .logged_metrics import METRICS, arrow
 from .page import document, escaped, figure_html, glossary_html, head_html, number, table_html
 from .run_files import Run, load_run
@@ -94,6 +94,7 @@ _SMALL = (
 
 def _answer(run):
     table = comparison_table(run)
+    if run.supervised: return f'<section><h2>Held out</h2>{_latest_html(run)}</section>'
     lead = f'<section><h2>Before and after</h2><p class="lead">{escaped(conclusion(run))}</p>'
     if not len(table): return f'{lead}{_latest_html(run)}</section>'
     return (f'{lead}{_tiles(table)}{_comparison_html(table)}\n'
@@ -103,6 +104,9 @@ def _answer(run):
 def _training(run):
     averaged = -(-len(run.metrics) // 600)
     note = f' Each point averages {averaged} steps.' if averaged > 1 else ''
+    if run.supervised:
+        return (figure_html(plot_losses(run), 'losses', 'Batches of one task each.' + note)
+                + figure_html(plot_panels(run, 'The optimizer'), 'panel0'))
     figures = [figure_html(plot_rewards(run), 'rewards',
                            'Completions sampled for training; '
                            'the thick line is a running mean over a tenth of the run.' + note)]
@@ -117,20 +121,21 @@ def report_html(
     evals = ''.join(figure_html(plot_evals(run, t), f'evals{t}', f'Task {t} on held-out prompts, with 95 % intervals.')
                     for t in SHOWN)
     cards = ''.join(completion_card(row, f'board{i}x') for i, (_, row) in enumerate(pick_completions(run).iterrows()))
+    written = '' if run.supervised else ('<section><h2>What the model wrote</h2>'
+                                         f'{cards or "<p>No completion was written yet.</p>"}</section>')
     return document(
         f'{run.directory.name} · rookworld report',
         f'{head_html(run)}{_answer(run)}<section><h2>Held-out metrics over the run</h2>'
         f'{evals or "<p>No evaluation was written yet.</p>"}</section>\n'
-        f'<section><h2>Training</h2>{_training(run)}</section><section><h2>What the model wrote</h2>'
-        f'{cards or "<p>No completion was written yet.</p>"}</section>{glossary_html(run)}')
+        f'<section><h2>Training</h2>{_training(run)}</section>{written}{glossary_html(run)}')
 
 
 def write_report(
     run_dir: str|Path, # a run directory
 ) -> Path:             # its report.html
-    "Read a run and write report.html and reward.png into it."
+    "Read a run and write report.html into it, and reward.png when it has rewards."
     run = load_run(run_dir)
     run.directory.joinpath('report.html.part').write_text(report_html(run), encoding='utf-8')
     os.replace(run.directory/'report.html.part', run.directory/'report.html')
-    plot_rewards(run).savefig(run.directory/'reward.png', dpi=150, facecolor='white')
+    if not run.supervised: plot_rewards(run).savefig(run.directory/'reward.png', dpi=150, facecolor='white')
     return run.directory/'report.html'

@@ -32,6 +32,11 @@ class Run:
         "The last step logged."
         return int(self.metrics.step.max()) if len(self.metrics) else 0
 
+    @property
+    def supervised(self) -> bool:
+        "A run of `pretrain`: it samples nothing, and compares nothing."
+        return 'preset' in self.config
+
 # %% ../nbs/18b_run_files.ipynb #8587ada0
 def _parse(line):
     try: row = json.loads(line)
@@ -105,8 +110,9 @@ def load_run(
     metrics = as_frame(read_rows(directory/'metrics.jsonl', notes), STEP_COLUMNS, ['step'])
     evals = as_frame(read_rows(directory/'eval.jsonl', notes), _COLUMNS['evals'],
                      ['step', 'decoding', 'metric', 'task', 'slice'])
-    completions = as_frame(read_rows(directory/'completions.jsonl', notes), _COLUMNS['completions'])
-    comparison = as_frame(read_json(directory/'comparison.json', list, notes), _COLUMNS['comparison'])
+    known = [] if 'preset' in config else notes      # a supervised run has neither of the two
+    completions = as_frame(read_rows(directory/'completions.jsonl', known), _COLUMNS['completions'])
+    comparison = as_frame(read_json(directory/'comparison.json', list, known), _COLUMNS['comparison'])
     return Run(directory, config, metrics, evals, completions, comparison, tuple(notes))
 
 # %% ../nbs/18b_run_files.ipynb #2b3d04e7
