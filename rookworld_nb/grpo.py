@@ -174,8 +174,10 @@ def entropy(
 ) -> Tensor:                 # (B, T) nats, in [0, log V] or [0, log K], differentiable
     "The entropy of the next-token distribution."
     def f(z):
-        logp = full_precision(z if ids is None else z[..., ids]).log_softmax(-1)
-        return -(logp.exp() * logp.masked_fill(logp == -torch.inf, 0)).sum(-1)
+        z = full_precision(z if ids is None else z[..., ids])
+        none = (z == -torch.inf).all(-1, keepdim=True)      # top-p kept nothing of the task's vocabulary
+        logp = z.masked_fill(none, 0).log_softmax(-1)
+        return -(logp.exp() * logp.masked_fill(logp == -torch.inf, 0)).sum(-1).masked_fill(none[..., 0], 0)
     return by_chunk(f, chunk, logits)
 
 # %% ../nbs/11_grpo.ipynb #7903f388
