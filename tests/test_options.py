@@ -12,7 +12,7 @@ from rookworld_nb.config import TrainConfig, describe, kind_of
 from rookworld_nb.engine import find_engine
 from rookworld_nb.train import train
 
-COMMON = dict(max_steps=3, prompts_per_step=2, group_size=4, env_ratio=0.5, learning_rate=1e-3, warmup_steps=1, eval_prompts=2, log_completions=1, threads=1)
+COMMON = dict(temperature=1.2, max_steps=3, prompts_per_step=2, group_size=4, env_ratio=0.5, learning_rate=1e-3, warmup_steps=1, eval_prompts=2, log_completions=1, threads=1)
 NEEDS = {  # what must be switched on for an option to be seen
     'kl': dict(kl_coef=0.1), 'steered': dict(kl_coef=0.1, kl_controller='ziegler', kl_target=0.01, kl_horizon=20), 'value': dict(baseline='value'),
     'far': dict(inner_steps=4, learning_rate=5e-3), 'normal': dict(normalize_rewards=True, ema_warmup_steps=0), 'again': dict(max_positions=8, difficulty_filter=True, max_steps=8)}
