@@ -127,7 +127,7 @@ def _held_out(config, shards):
     "Prompts of both tasks from the first file, from positions of the eval split."
     return load_rows(shards[0], 0.5, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows)[:]
 
-# %% ../nbs/16f_pretrain.ipynb #e77db9fa
+# %% ../nbs/16f_pretrain.ipynb #45b1766a
 def _branch(out, source):
     "Copy a checkpoint, and what its run had written by then, into a new run directory."
     source = Path(source)
@@ -193,10 +193,11 @@ def _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, hel
     log, rates, recent = RunLog(out), deque(maxlen=100), dict(P=deque(maxlen=50), A=deque(maxlen=50))
     with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=None) as bar:
         for step in range(done + 1, config.max_steps + 1):
-            kind, batch, row = *_longest_checked(stream.batch(step - 1), model), _timed()
+            kind, batch = _longest_checked(stream.batch(step - 1), model)
+            began = time.perf_counter()
             factor = learning_rate_factor(step - 1, config.max_steps, config.warmup_steps, config.decay_steps)
             loss, norm = supervised_step(model, optimizer, batch, peaks, factor, config.grad_clip)
-            seconds = row()
+            seconds = time.perf_counter() - began
             log.append('metrics', [dict(step=step, task=kind, loss=round(loss, 5), grad_norm=round(norm, 4),
                                         learning_rate=peaks[0]*factor, rows=config.batch_size, time_s=round(seconds, 4))])
             rates.append(config.batch_size/seconds)
@@ -213,12 +214,6 @@ def _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, hel
                 save_checkpoint(out, step, model, tokenizer, optimizer, state, config.keep_last)
             if asked and not last: raise KeyboardInterrupt(f'saved at step {step}')
     _write_recipe(out, config, model, origin, config.max_steps)
-
-
-def _timed():
-    "A stopwatch: call it for the seconds since."
-    started = time.perf_counter()
-    return lambda: time.perf_counter() - started
 
 
 def _longest_checked(found, model):
