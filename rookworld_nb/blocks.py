@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SPECIALS', 'SHARDS', 'task_of_step', 'data_shards', 'env_block', 'policy_block', 'make_block', 'RowStream']
 
-# %% ../nbs/12d_blocks.ipynb #090dbb70
+# %% ../nbs/12d_blocks.ipynb #fcebdbe4
 import importlib.resources
 import math
 import multiprocessing
@@ -26,7 +26,7 @@ from .positions import choose_move, split_of
 from .tokenizer import load_tokenizer
 from .dataset import COLUMNS, Example, env_example, load_rows
 from .synthetic import generate_transitions, special_rows
-from .targets import Batch, TokenRows, best_first, mirrored, tokenize
+from .targets import Batch, TokenRows, best_first, mirrored, reordered, tokenize
 
 # %% ../nbs/12d_blocks.ipynb #fb369c7c
 def task_of_step(
@@ -37,9 +37,9 @@ def task_of_step(
     before, after = math.floor(step * env_ratio), math.floor((step + 1) * env_ratio)
     return ('A', before) if after > before else ('P', step - before)
 
-# %% ../nbs/12d_blocks.ipynb #42deebfe
+# %% ../nbs/12d_blocks.ipynb #5ce5379d
 # share of each special kind among the A rows of a block
-SPECIALS = dict(mates=0.03, draws=0.02, illegal=0.04, promotions=0.012, en_passant=0.015, castling=0.015,
+SPECIALS = dict(mates=0.08, draws=0.05, illegal=0.12, promotions=0.012, en_passant=0.015, castling=0.015,
                 openings=0.008, first_moves=0.005)
 
 def _asset(name): return str(importlib.resources.files('rookworld_nb')/'assets'/name)
@@ -89,7 +89,7 @@ def env_block(
     rng.shuffle(rows)
     return rows
 
-# %% ../nbs/12d_blocks.ipynb #41130d22
+# %% ../nbs/12d_blocks.ipynb #17101a49
 SHARDS = 4  # files in a block of P rows
 
 @lru_cache(maxsize=SHARDS)
@@ -97,14 +97,23 @@ def _policy_rows(shard, seed, fix_best, max_bad_rows):
     return load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows).of_kind('P')
 
 
+def _in_turn(shards, rng):
+    "A new order in which the shards of every directory come evenly."
+    place = {}
+    for d in sorted({os.path.dirname(s) for s in shards}):
+        group = [s for s in shards if os.path.dirname(s) == d]
+        place |= {s: (i + rng.random())/len(group) for i, s in enumerate(rng.sample(group, len(group)))}
+    return sorted(shards, key=place.get)
+
+
 def policy_block(
-    config: PretrainConfig, # seed, block_rows, flip, fix_best, max_bad_rows
+    config: PretrainConfig, # seed, block_rows, flip, shuffled, fix_best, max_bad_rows
     shards: list[str],      # see `data_shards`
     number: int,            # which block
 ) -> list[Example]:         # block_rows P rows of training positions, shuffled; a small file's rows come several times
     "Rows from files, mixed."
     passes, at = divmod(number, -(-len(shards) // SHARDS))
-    order = random.Random(f'{config.seed} P {passes}').sample(shards, len(shards))
+    order = _in_turn(shards, random.Random(f'{config.seed} P {passes}'))
     rng, rows = random.Random(f'{config.seed} P {number}'), []
     for s in order[at*SHARDS:(at + 1)*SHARDS]:
         found = _policy_rows(s, config.seed, config.fix_best, config.max_bad_rows)
@@ -112,15 +121,15 @@ def policy_block(
         rows += [(found, i, labelled) for i in range(len(found))]
     if not rows: raise ValueError(f'{config.data} has no training rows of task P')
     rng.shuffle(rows)
-    return [_prepared(found[i], labelled, rng.random() < config.flip)
-            for found, i, labelled in islice(cycle(rows), config.block_rows)]
+    return [_prepared(found[i], labelled, config, rng) for found, i, labelled in islice(cycle(rows), config.block_rows)]
 
 
-def _prepared(example, labelled, flip):
+def _prepared(example, labelled, config, rng):
     if labelled: example = best_first(example)
-    return mirrored(example) if flip else example
+    if rng.random() < config.flip: example = mirrored(example)
+    return reordered(example, rng) if labelled and config.shuffled and rng.random() < config.shuffled else example
 
-# %% ../nbs/12d_blocks.ipynb #15708f10
+# %% ../nbs/12d_blocks.ipynb #1f911609
 def make_block(
     kind: str,              # 'P' or 'A'
     number: int,            # which block of that task
@@ -130,7 +139,7 @@ def make_block(
 ) -> TokenRows:             # block_rows of them
     "A block of rows, as tokens."
     rows = dict(P=policy_block, A=env_block)[kind](config, list(shards), number)
-    how = (config.target_spread, config.legal_share, config.eval_weight)
+    how = (config.target_spread, config.legal_share, config.eval_weight, config.legal_weight)
     return TokenRows(tokenize(e, load_tokenizer(tokenizer), *how) for e in rows)
 
 

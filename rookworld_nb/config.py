@@ -287,11 +287,13 @@ class PretrainConfig(Config):
     block_rows: int = 16384         # rows made or read at a time
     workers: int = 1                # processes that make rows ahead; 0 makes them in between
     from_positions: float = 0.35    # A: share of the rows that start from labelled positions of data, 0 to 1
-    specials: bool = True           # A: one row in seven is a mate, a draw, illegal, a promotion, en passant, castling or a first move
+    specials: bool = True           # A: three rows in ten are a mate, a draw, illegal, a promotion, en passant, castling or a first move
     flip: float = 0.5               # P: share of the rows with the colours swapped, 0 to 1
     target_spread: float = 0.0      # P: candidates' odds by expected score, with this spread; 0 learns the text as it stands
     legal_share: float = 0.0        # P: with target_spread, odds of the first candidate that go to all legal moves alike, 0 to below 1
     eval_weight: float = 1.0        # P: weight of the tokens of evaluations in the loss
+    shuffled: float = 0.0           # P: with target_spread, share of the rows whose candidates stand in random order while each place wants the best of those left, 0 to 1
+    legal_weight: float = 0.0       # A: weight of the odds over legal moves where the prompt names its move; 0 learns nothing of a prompt
     # Optimizer
     max_steps: int = 1000           # how many steps to train
     optimizer: Literal['muon', 'adamw'] = 'muon' # Muon for the matrices of the blocks and AdamW for the rest, or AdamW for all
@@ -309,23 +311,23 @@ class PretrainConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        _check_common(self, shares=['env_ratio', 'max_bad_rows', 'from_positions', 'flip'],
+        _check_common(self, shares=['env_ratio', 'max_bad_rows', 'from_positions', 'flip', 'shuffled'],
             positive=['learning_rate', 'vector_learning_rate', 'grad_clip'],
             not_negative=['seed', 'threads', 'warmup_steps', 'weight_decay', 'decay_steps', 'eval_every', 'workers',
-                          'target_spread', 'eval_weight'],
+                          'target_spread', 'eval_weight', 'legal_weight'],
             counts=['max_steps', 'batch_size', 'block_rows', 'save_every', 'keep_last', 'eval_prompts'])
         self._require('0 or more and below 1', lambda v: 0 <= v < 1, 'legal_share')
         self._require(f'batch_size ({self.batch_size}) or more', lambda v: v >= self.batch_size, 'block_rows')
         self._require(f'max_steps ({self.max_steps}) or less', lambda v: v <= self.max_steps, 'decay_steps')
         if self.init: self._require('left out with init', lambda v: False, 'branch_from')
-        if not self.target_spread: self._require('0 without target_spread', lambda v: v == 0, 'legal_share')
+        if not self.target_spread: self._require('0 without target_spread', lambda v: v == 0, 'legal_share', 'shuffled')
 
 # %% ../nbs/00_config.ipynb #87b69e41
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
     "Rows: positions with Stockfish's labels, or special sets whose answers the rules give."
     # What
-    kind: Literal['positions', 'games', 'openings', 'first_moves', 'mates', 'draws', 'illegal', 'promotions', 'en_passant', 'castling'] = 'positions' # positions of random play or of games, both labelled by Stockfish; the others are A rows of one kind
+    kind: Literal['positions', 'games', 'mate_in_one', 'openings', 'first_moves', 'mates', 'draws', 'illegal', 'promotions', 'en_passant', 'castling'] = 'positions' # positions of random play, of games, or with a mate in one, labelled by Stockfish; the others are A rows of one kind
     output: str = 'positions.parquet' # a .parquet file, or a directory for shards
     positions: int = 1000           # how many rows
     seed: int = 0                   # same seed, same rows

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 from .config import DataConfig
 from .tasks import REWARDS
-from .positions import choose_move, generate_positions, move_weight, split_of
+from .positions import Position, choose_move, generate_positions, move_weight, split_of
 from .engine import EnginePool, analyse_positions, engine_version, find_engine
 from .games import played_positions
 from .loader import file_sha256
@@ -351,15 +351,25 @@ def _save_manifest(directory, manifest):
     _write_whole(directory/'manifest.json', lambda f: f.write_text(json.dumps(manifest, indent=1) + '\n'))
 
 # %% ../nbs/08a_synthetic.ipynb #23676332
-def _drawn(config, todo):
-    "Labelled positions of random play, shard by shard; None stands for a row of a finished shard."
-    positions = generate_positions(config.positions, config.seed)
+def _analysed(positions, config, todo):
+    "Positions with their labels, shard by shard; None stands for a row of a finished shard."
     for shard in range(-(-config.positions // config.shard_size)):
         drawn = list(islice(positions, config.shard_size))
         if shard not in todo: yield from [None] * len(drawn)
         else:
             yield from zip(drawn, analyse_positions((p.fen for p in drawn), config.nodes, config.multipv, config.workers,
                                                     config.stockfish_path, config.cache, config.timeout))
+
+
+def _drawn(config, todo):
+    "Labelled positions of random play."
+    return _analysed(generate_positions(config.positions, config.seed), config, todo)
+
+
+def _mating(config, todo):
+    "Labelled positions in which a move mates: those of the special kind."
+    found = _in_turn(_distinct('mates', config.seed, None), KINDS['mates'].classes)
+    return _analysed((Position(fen, history, phase) for fen, _, history, phase in found), config, todo)
 
 
 def _played(config, todo):
@@ -374,7 +384,7 @@ def _played(config, todo):
             yield from islice(played_positions(pool.analyse, f'{config.seed} {shard}'), size)
 
 
-LABELLED = dict(positions=_drawn, games=_played)
+LABELLED = dict(positions=_drawn, games=_played, mate_in_one=_mating)
 
 def _rows(config, todo):
     "The rows of a configuration, in order."
