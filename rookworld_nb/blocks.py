@@ -129,7 +129,7 @@ def _prepared(example, labelled, config, rng):
     if rng.random() < config.flip: example = mirrored(example)
     return reordered(example, rng) if labelled and config.shuffled and rng.random() < config.shuffled else example
 
-# %% ../nbs/12d_blocks.ipynb #1f911609
+# %% ../nbs/12d_blocks.ipynb #15f5e006
 def make_block(
     kind: str,              # 'P' or 'A'
     number: int,            # which block of that task
@@ -139,7 +139,8 @@ def make_block(
 ) -> TokenRows:             # block_rows of them
     "A block of rows, as tokens."
     rows = dict(P=policy_block, A=env_block)[kind](config, list(shards), number)
-    how = (config.target_spread, config.legal_share, config.eval_weight, config.legal_weight)
+    how = (config.target_spread, config.legal_share, config.eval_weight, config.repeat_weight,
+           config.legal_weight)
     return TokenRows(tokenize(e, load_tokenizer(tokenizer), *how) for e in rows)
 
 

@@ -293,6 +293,7 @@ class PretrainConfig(Config):
     legal_share: float = 0.0        # P: with target_spread, odds of the first candidate that go to all legal moves alike, 0 to below 1
     eval_weight: float = 1.0        # P: weight of the tokens of evaluations in the loss
     shuffled: float = 0.0           # P: with target_spread, share of the rows whose candidates stand in random order while each place wants the best of those left, 0 to 1
+    repeat_weight: float = 0.0      # P: with target_spread, weight of not naming a candidate twice
     legal_weight: float = 0.0       # A: weight of the odds over legal moves where the prompt names its move; 0 learns nothing of a prompt
     # Optimizer
     max_steps: int = 1000           # how many steps to train
@@ -314,13 +315,13 @@ class PretrainConfig(Config):
         _check_common(self, shares=['env_ratio', 'max_bad_rows', 'from_positions', 'flip', 'shuffled'],
             positive=['learning_rate', 'vector_learning_rate', 'grad_clip'],
             not_negative=['seed', 'threads', 'warmup_steps', 'weight_decay', 'decay_steps', 'eval_every', 'workers',
-                          'target_spread', 'eval_weight', 'legal_weight'],
+                          'target_spread', 'eval_weight', 'legal_weight', 'repeat_weight'],
             counts=['max_steps', 'batch_size', 'block_rows', 'save_every', 'keep_last', 'eval_prompts'])
         self._require('0 or more and below 1', lambda v: 0 <= v < 1, 'legal_share')
         self._require(f'batch_size ({self.batch_size}) or more', lambda v: v >= self.batch_size, 'block_rows')
         self._require(f'max_steps ({self.max_steps}) or less', lambda v: v <= self.max_steps, 'decay_steps')
         if self.init: self._require('left out with init', lambda v: False, 'branch_from')
-        if not self.target_spread: self._require('0 without target_spread', lambda v: v == 0, 'legal_share', 'shuffled')
+        if not self.target_spread: self._require('0 without target_spread', lambda v: v == 0, 'legal_share', 'shuffled', 'repeat_weight')
 
 # %% ../nbs/00_config.ipynb #87b69e41
 @dataclass(frozen=True, kw_only=True)

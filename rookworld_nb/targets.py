@@ -84,14 +84,14 @@ def reordered(
     moves, evals = map(tuple, zip(*rng.sample(list(zip(t.moves, t.evals)), len(t.moves))))
     return replace(example, target=PolicyAnswer(moves, evals, t.best))
 
-# %% ../nbs/12c_targets.ipynb #1128b877
+# %% ../nbs/12c_targets.ipynb #fa0a2cfe
 @dataclass(frozen=True)
 class TokenRow:
     "A row as the model reads it, and what it should learn from it."
     prompt: list[int]           # token ids
     completion: list[int]       # token ids, end token included
     weights: list[float]|None = None # of each completion token in the loss; None: 1
-    soft: dict[int, list[tuple[int, float]]]|None = None # by place, counted from the completion's start (below 0: in the prompt): token ids and their odds, times the weight of the place
+    soft: dict[int, list[tuple[int, float]]]|None = None # by place, counted from the completion's start (below 0: in the prompt): token ids and their odds, times the weight of the place; below 0: what must not stand there, and how much that weighs
 
 
 @cache
@@ -114,6 +114,7 @@ def tokenize(
     spread: float = 0.0, # P: see `candidate_odds`; 0: the text as it stands
     legal_share: float = 0.0, # P: see `candidate_odds`
     eval_weight: float = 1.0, # P: weight of the tokens of evaluations
+    repeat_weight: float = 0.0, # P, with spread: weight of not naming a candidate twice
     legal_weight: float = 0.0, # A: weight of the odds over legal moves where the prompt names its move
 ) -> TokenRow:        # in the tokenizer's style
     "A row as token ids. Raises ValueError when odds are asked for and a move is more than one token."
@@ -126,10 +127,11 @@ def tokenize(
     if not spread and eval_weight == 1: return TokenRow(prompt, completion)
     if len(completion) != 20: return TokenRow(prompt, completion)   # a number beyond the vocabulary: written in bytes
     places = candidate_odds(example, spread, legal_share) if spread else []
-    soft = {1 + j: [(_move_id(tokenizer.name, m), p) for m, p in odds.items()] for j, odds in enumerate(places)}
+    listed = [dict.fromkeys(example.target.moves[:j], -repeat_weight) if repeat_weight else {} for j in range(len(places))]
+    soft = {1 + j: [(_move_id(tokenizer.name, m), p) for m, p in (odds | listed[j]).items()] for j, odds in enumerate(places)}
     return TokenRow(prompt, completion, [1.0]*7 + [eval_weight]*10 + [1.0]*3, soft)
 
-# %% ../nbs/12c_targets.ipynb #ac9a7405
+# %% ../nbs/12c_targets.ipynb #9ba4b57d
 @dataclass(frozen=True)
 class Batch:
     "Some rows as a right-padded rectangle, and what is to be learned where."
@@ -139,7 +141,7 @@ class Batch:
     soft_row: Tensor  # (K,) int64, row of each token of the odds
     soft_column: Tensor # (K,) int64, its column in `ids`
     soft_token: Tensor # (K,) int64, the token
-    soft_weight: Tensor # (K,) float, its probability times the weight of the place
+    soft_weight: Tensor # (K,) float, its probability times the weight of the place; below 0: it must not stand there
 
     def to(self,
         device: str, # where the model is
@@ -195,7 +197,7 @@ class TokenRows:
         learned[row, soft_column] = True
         return Batch(ids, learned, weights, row, soft_column, self.soft_token[k].long(), self.soft_weight[k])
 
-# %% ../nbs/12c_targets.ipynb #fd2ee5c6
+# %% ../nbs/12c_targets.ipynb #95ca132e
 def completion_loss(
     model: GPT,    # any
     batch: Batch,  # on the model's device
@@ -208,4 +210,5 @@ def completion_loss(
     written = logprobs.gather(1, ids[learned][:, None])[:, 0]                            # (N,)
     number = learned.flatten().cumsum(0).view_as(learned) - 1    # which of the N a place is
     odds = logprobs[number[batch.soft_row, batch.soft_column - first], batch.soft_token] # (K,)
+    odds = torch.where(batch.soft_weight < 0, -torch.log1p(-odds.exp().clamp(max=1 - 1e-6)), odds)
     return -((batch.weights[:, first:][learned]*written).sum() + (batch.soft_weight*odds).sum()) / len(written)

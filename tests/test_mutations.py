@@ -56,6 +56,8 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('12c_targets', "return replace(example, target=PolicyAnswer(moves, evals, t.best))", "return replace(example, target=PolicyAnswer(moves, evals, moves[0]))", 'another best move when candidates are put in another order'),
     ('12c_targets', "return replace(example, target=PolicyAnswer(moves, evals, t.best))", "return replace(example, target=PolicyAnswer(moves, t.evals, t.best))", 'evals that stay when candidates move'),
     ('12c_targets', "{prompt.index(asked) - len(prompt): [", "{prompt.index(asked) - len(prompt) + 1: [", 'odds over the moves once the move is known'),
+    ('12c_targets', "odds = torch.where(batch.soft_weight < 0, -torch.log1p(-odds.exp().clamp(max=1 - 1e-6)), odds)", "pass", 'what must not stand there is only made less likely'),
+    ('12c_targets', "example.target.moves[:j], -repeat_weight", "example.target.moves[:j + 1], -repeat_weight", 'the wanted candidate counts as a repetition'),
     ('12c_targets', "learned[row, soft_column] = True", "pass", 'odds in the prompt forgotten'),
     ('16f_pretrain', "group['lr'] = peak * factor", "group['lr'] = peak", 'no schedule'),
     ('16f_pretrain', "load_checkpoint(found, model, optimizer, generators=True)", "load_checkpoint(found, model, generators=True)", 'the optimizer forgets'),
