@@ -5,15 +5,18 @@ position only. Labelled directories give fresh P positions (their eval split).""
 import sys
 from itertools import islice
 from pathlib import Path
+import numpy as np
 import pandas as pd
 import torch
 from rookworld_nb.blocks import data_shards
 from rookworld_nb.dataset import load_rows
 from rookworld_nb.evaluate import judge_policy, judge_rows, random_legal, summarize
+from rookworld_nb.intervals import bootstrap
 from rookworld_nb.loader import load_model
 from rookworld_nb.play import self_play, summarize_play
 from rookworld_nb.suites import mate_example
 from rookworld_nb.synthetic import generate_transitions, special_rows
+from rookworld_nb.tasks import parse_completion
 
 N = 3000
 
@@ -45,6 +48,14 @@ def questions(directories, published):
     if published: yield 'P, published rows', load_rows(published)[:], policy
 
 
+def repetitions(judged):
+    "Share of the listed candidates that stand in their list already: mean over readable answers."
+    moves = [parse_completion(r.prompt, r.completion).moves for r in judged[judged.format_valid == 1].itertuples()]
+    shares = np.array([[1 - len(set(m))/len(m)] for m in moves if m])
+    low, high = bootstrap(shares)
+    return dict(metric='repeated_candidates', value=float(shares.mean()), low=float(low[0]), high=float(high[0]), n=len(shares))
+
+
 def main(name, out, directories=(), published=None):
     model, tokenizer = load_model(name)
     found = []
@@ -53,6 +64,7 @@ def main(name, out, directories=(), published=None):
             table = summarize(judged)
             table = table[(table.slice == 'all') & (table.task == line[0]) & table.metric.isin(metrics)]
             found += [dict(line=line, who=who, **{k: getattr(r, k) for k in ('metric', 'value', 'low', 'high', 'n')}) for r in table.itertuples()]
+            if (line, who) == ('P, shipped positions', 'model'): found.append(dict(line=line, who=who, **repetitions(judged)))
             print(line, who, {r['metric']: round(r['value'], 4) for r in found if (r['line'], r['who']) == (line, who)}, flush=True)
     games = summarize_play(self_play(model, tokenizer, 200, seed=0, world='model'), 0)
     found += [dict(line='self-play', who='model', **{k: r[k] for k in ('metric', 'value', 'low', 'high', 'n')}) for r in games.to_dict('records')]
