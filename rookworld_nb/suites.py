@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 import chess
@@ -44,6 +45,7 @@ def held_out(
     return split_of(fen) == 'eval' and position_key(fen) != position_key(START_FEN)
 
 # %% ../nbs/11e_suites.ipynb #1a72792b
+@cache
 def _shipped(env_ratio): return load_rows('positions', env_ratio, seed=0, split='eval')
 
 
