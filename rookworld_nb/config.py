@@ -358,7 +358,7 @@ class EvalConfig(Config):
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     max_bad_rows: float = 0.05      # share of unreadable rows a file may have, 0 to 1
     split: Literal['auto', 'eval', 'train', 'all'] = 'auto' # which rows of data, by position: eval are those that training here leaves out; auto takes eval where there are any, else all
-    suite: str|None = None          # fixed rows: quick, full, openings, mates or special; None takes rows of data
+    suite: str|None = None          # fixed rows: quick, full, fresh, first_moves, openings, mates or special; None takes rows of data
     prompts: int|None = None        # prompts, at most; None: 500 of data, all of a suite
     games: int = 0                  # games of self-play as well: legal half-moves, illegal share
     temperature: float|None = None  # of sampling; 0 is greedy; None: greedy, and for the suite full sampled at 1 as well
@@ -378,8 +378,8 @@ class EvalConfig(Config):
         _check_common(self, shares=['max_bad_rows'], not_negative=['temperature', 'seed', 'threads', 'games'],
                       counts=['prompts', 'nodes', 'batch_size'])
         self._require('a name or a path', lambda v: v.strip(), 'compare')
-        self._require('one of quick, full, openings, mates, special',
-                      lambda v: v in ('quick', 'full', 'openings', 'mates', 'special'), 'suite')
+        self._require('one of quick, full, fresh, first_moves, openings, mates, special',
+                      lambda v: v in ('quick', 'full', 'fresh', 'first_moves', 'openings', 'mates', 'special'), 'suite')
         if self.suite:
             for name, own in dict(data='positions', split='auto').items():
                 self._require(f'left out with suite {self.suite!r}, which has its own rows', lambda v: v == own, name)

@@ -87,7 +87,7 @@ def judge_rows(
 def _per_prompt(judged):
     names = [m.name for m in METRICS + ENGINE_METRICS if m.name in judged]
     return judged.groupby(['task', 'index']).agg(
-        {**{c: 'first' for c in ('colour', 'phase', 'class', 'prompt')}, **{m: 'mean' for m in names}}).reset_index()
+        {**{c: 'first' for c in ('colour', 'phase', 'class', 'seen', 'prompt') if c in judged}, **{m: 'mean' for m in names}}).reset_index()
 
 
 def _tasks(frame):
@@ -98,10 +98,11 @@ def _tasks(frame):
 
 
 def _slices(frame):
-    "Names and parts: all, each colour, each phase, each class."
+    "Names and parts: all, seen and unseen where rows are told apart, each colour, each phase, each class."
     yield 'all', frame
-    for colour in ('white', 'black'):
-        if len(part := frame[frame.colour == colour]): yield colour, part
+    for column, values in (('seen', ('seen', 'unseen')), ('colour', ('white', 'black'))):
+        for value in values if column in frame else ():
+            if len(part := frame[frame[column] == value]): yield value, part
     for column in ('phase', 'class'):
         for value in sorted(v for v in frame[column].unique() if v):
             yield f'{column}:{value}', frame[frame[column] == value]

@@ -108,7 +108,7 @@ def _picture(task, answer, truth):
     return board_svg(answer.fen, size=220, fill=fill)
 
 # %% ../nbs/09_reward_scorer.ipynb #46765c51
-@lru_cache(256)
+@lru_cache(4096)
 def legal_moves(
     fen: str,            # a valid position
 ) -> frozenset[str]:     # UCI
@@ -283,7 +283,7 @@ def _score_text(prompt, task, text, truth, reason, weights, values):
                     f'unparsable: {reason}', -0.3, 0.2, (task, answer, truth, weights))
 
 # %% ../nbs/09_reward_scorer.ipynb #99627e7c
-@lru_cache(256)
+@lru_cache(4096)
 def _rules(fen, uci, history):
     t = transition(fen, uci, history)
     return EnvAnswer(t.fen, t.reward, t.terminated, t.truncated)

@@ -126,7 +126,7 @@ def _check_fen(fen):
         if not re.fullmatch(shape, word): raise ValueError(f'FEN: {word!r:.20} is no {name}')
 
 # %% ../nbs/02_tasks.ipynb #a25b3a6d
-@lru_cache(256)
+@lru_cache(4096)
 def parse_prompt(
     text: str,              # 'P: <fen>' with or without trailing spaces, or 'A: <fen>+<move>+<history>+' with or without 'A: '
 ) -> PolicyTask|EnvTask:    # ValueError with the text when it is neither

@@ -31,7 +31,7 @@ def bad(tmp_path, case):
     "Arguments that cannot work, and a part of what is said about them."
     rows = tmp_path/'rows.txt'
     rows.write_text('\n'.join(PUBLISHED))
-    if case == 'suite': return ['--suite', 'big'], 'suite must be one of quick, full, openings, mates, special'
+    if case == 'suite': return ['--suite', 'big'], 'suite must be one of quick, full, fresh, first_moves, openings, mates, special'
     if case == 'suite and data': return ['--suite', 'mates', '--data', rows], "data must be left out with suite 'mates'"
     if case == 'three models': return ['--model', 'c', '--compare', 'a', 'b'], '--compare a b names both models'
     if case == 'empty data':
@@ -88,7 +88,7 @@ def test_batches_and_threads_change_nothing(tmp_path):
 
 
 def test_suites_have_fingerprints():
-    assert list(SUITES) == ['quick', 'full', 'openings', 'mates', 'special']
+    assert list(SUITES) == ['quick', 'full', 'fresh', 'first_moves', 'openings', 'mates', 'special']
     assert all(len(s.sha256) == 64 for s in SUITES.values())
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from rookworld_nb.loader import load_model
 
-KILLS = int(os.environ.get('KILLS', 2))
+KILLS = int(os.environ.get('KILLS', 1))
 RUN = '''
 import sys, json, torch
 from dataclasses import replace
