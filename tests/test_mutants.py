@@ -1,9 +1,10 @@
-"The faults of `mutants`: what each operator makes of a line, what it leaves alone, and a campaign over a room with one lesson."
+"Faults and the campaign that puts them in: what each operator makes of a line, what it leaves alone, and a campaign over a room with one lesson."
 import json
 import tempfile
 import pytest
 import mutants
-from mutants import EQUIVALENT, OPERATORS, campaign, equivalent, faults, known_verdicts, sample
+from faults import OPERATORS, faults
+from mutants import EQUIVALENT, campaign, equivalent, known_verdicts, sample
 
 EXAMPLES = [('swap', 'f(a, b)', 'f(b, a)'), ('swap', 'x = a - b', 'x = b - a'), ('swap', 'low, high = f()', '(high, low) = f()'), ('swap', 'y = a if c else b', 'y = b if c else a'),
     ('neighbour', 'f(low=a, high=b)', 'f(low=b, high=a)'), ('flip', 'x = a < b', 'x = a >= b'), ('flip', 'x = a in b', 'x = a not in b'), ('flip', 'x = f(True)', 'x = f(False)'),
