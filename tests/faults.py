@@ -198,7 +198,7 @@ def faults(source, room='', cell=0):
                     try: ast.parse(text)
                     except SyntaxError: continue
                     was, now = source.splitlines(), text.splitlines()
-                    first = next(i for i, (a, b) in enumerate(zip(was, now)) if a != b)
+                    first = next((i for i, (a, b) in enumerate(zip(was, now)) if a != b), min(len(was), len(now)))
                     tail = next((i for i, (a, b) in enumerate(zip(was[::-1], now[::-1])) if a != b or i >= min(len(was), len(now)) - first - 1), 0)
                     before, after = (' '.join(l.strip() for l in t[first:len(t) - tail]) for t in (was, now))
                     count[operator, before, after] += 1

@@ -74,7 +74,7 @@ def in_child(f, limit=None):
     return code, seconds, said
 
 
-def walk(room, todo, tell, limit=300, shared=True):
+def walk(room, todo, tell, limit=150, shared=True):
     "Run a room once, and each fault of `todo` (cell number, source, name) from its cell on, for at most `limit` seconds; `tell` hears every verdict."
     sources = cells(room)
     def walker(_):
@@ -179,7 +179,7 @@ def campaign(mutants, cache, jobs=1, with_tests=True):
     def learn(room):
         todo = {m.id: m for m in mutants if m.room == room and m.id not in lesson}
         def heard(row): tell(**row | (dict(stage='lesson', key=key_of(todo[row['id']]), lessons=lessons_of(room)) if 'id' in row else {}))
-        if todo: walk(room, [(m.cell, m.source, m.id) for m in todo.values()], heard, 6*green[room] + 20 if room in green else 300)
+        if todo: walk(room, [(m.cell, m.source, m.id) for m in todo.values()], heard, 6*green[room] + 20 if green.get(room) else 150)
     def test(m):
         start = time.time()
         red = run_tests([p for p in test_files(m.room) if p.name not in broken], m.room, cells(m.room)[m.cell], m.source)
