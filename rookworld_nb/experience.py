@@ -72,7 +72,7 @@ class PromptSource:
     ) -> None:
         "Remember the share of successes of each prompt."
         for e, group in zip(examples, rewards):
-            self.success[e.kind][self._number[e.prompt()]] = (group >= success_reward).float().mean().item()
+            self.success[e.kind][self._number[e.prompt()]] = (group >= success_reward).double().mean().item()
         self._number.clear()
 
     def state_dict(self) -> dict: # as JSON can hold it

@@ -1,13 +1,10 @@
 "A test that cannot fail proves nothing: put each fault in, and see the notebook that should catch it turn red."
-import contextlib
-import importlib
+import functools
 import json
-import os
-from pathlib import Path
-import matplotlib
+import tempfile
 import pytest
+from mutants import cells, is_exported, prepare, walk
 
-NBS = Path(__file__).parent.parent/'nbs'
 MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('11_grpo', "std = (rewards - rewards[:, :1]).std(1, keepdim=True)", "std = rewards.std().expand(len(rewards), 1)", 'std of the batch reported as std of the group'),
     ('11_grpo', "return (rewards - self.mean) / (self.std + eps)", "return rewards.sub_(self.mean).div_(self.std + eps)", 'rewards overwritten by their normalised values'),
@@ -65,38 +62,28 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
 ]
 
 
-def cells(notebook): return [''.join(c['source']) for c in json.loads((NBS/f'{notebook}.ipynb').read_text())['cells'] if c['cell_type'] == 'code']
-
-
-def is_red(notebook, before='', after=''):
-    "Run the notebook's cells with a fault in one exported cell, in a child process: does a cell fail?"
-    sources = [s for s in cells(notebook) if not s.startswith('#| default_exp') and 'eval: false' not in s]
-    if before:
-        hits = [s for s in sources if '#| export' in s and before in s]
-        assert len(hits) == 1, f'{before!r} stands in {len(hits)} exported cells of {notebook}'
-    if (pid := os.fork()) == 0:
-        code = 1
-        try:
-            with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-                os.chdir(NBS)
-                names = {'__name__': '__main__'}
-                for s in sources: exec(compile(s.replace(before, after) if before and '#| export' in s else s, notebook, 'exec'), names)
-            code = 0
-        finally: os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
-
-
 @pytest.fixture(scope='module', autouse=True)
-def quiet():
-    matplotlib.use('Agg')
-    import torch
-    torch.set_num_threads(1)
-    for name in ('grpo', 'dataset', 'loader', 'reward_scorer', 'generate'): importlib.import_module(f'rookworld_nb.{name}')   # once, for all children
+def quiet(): prepare()
+
+
+@functools.cache
+def verdicts(notebook):
+    "A walk through the notebook, each of its faults put in on the way: is it red without a fault (None) and with each of them?"
+    todo = []
+    for _, before, after, mistake in (m for m in MUTATIONS if m[0] == notebook):
+        hits = [i for i, s in enumerate(cells(notebook)) if is_exported(s) and before in s]
+        assert len(hits) == 1, f'{before!r} stands in {len(hits)} exported cells of {notebook}'
+        todo.append((hits[0], cells(notebook)[hits[0]].replace(before, after), mistake))
+    with tempfile.TemporaryFile('w+') as f:
+        walk(notebook, todo, lambda row: print(json.dumps(row), file=f, flush=True))
+        f.seek(0)
+        rows = [json.loads(line) for line in f]
+    return {row.get('id'): row['killed'] if 'id' in row else not row['green'] for row in rows}
 
 
 @pytest.mark.parametrize('notebook', sorted({m[0] for m in MUTATIONS}))
-def test_green_without_fault(notebook): assert not is_red(notebook), f'{notebook} fails by itself, so its redness proves nothing'
+def test_green_without_fault(notebook): assert verdicts(notebook)[None] is False, f'{notebook} fails by itself, so its redness proves nothing'
 
 
 @pytest.mark.parametrize('notebook,before,after,mistake', MUTATIONS, ids=[m[3] for m in MUTATIONS])
-def test_fault_is_seen(notebook, before, after, mistake): assert is_red(notebook, before, after), f'{notebook} passes although: {mistake}'
+def test_fault_is_seen(notebook, before, after, mistake): assert verdicts(notebook)[mistake], f'{notebook} passes although: {mistake}'

@@ -1,0 +1,234 @@
+"""Does a lesson turn red when a line is wrong? Faults put by rule into the exported cells of the notebooks.
+
+    python tests/mutants.py --n 600 --seed 0 --cache mutants.jsonl
+
+A fault meets the cells of its own notebook first; if they stay green, the test files that import the module. What was
+found is kept in the cache, so that a second run does what is new. The known tools (mutmut, cosmic-ray) see files and
+not the cells of notebooks, hence this runner."""
+import argparse, contextlib, csv, ctypes, functools, importlib, json, os, re, resource, shutil, signal, subprocess, sys, tempfile, time, types
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from faults import faults, short
+
+TESTS = Path(__file__).resolve().parent
+ROOT, NBS, EQUIVALENT = TESTS.parent, TESTS.parent/'nbs', TESTS/'mutants_equivalent.csv'
+PAGES = {'index', '99_house', '18_play', '18a_logged_metrics', '18b_run_files', '18c_curves', '18d_comparison', '18e_page', '18f_cards',
+         '18g_post_mortem', '19_report', '20_cli', '16e_sweep_page', '16c_study'}   # rooms that show and order, and compute little
+FLAGGED = re.compile(r'^#\|\s*(slow|gpu|net|engine|default_exp|eval:\s*false)', re.M)
+MEMORY = 12 << 30   # bytes a fault may ask for
+
+
+@functools.cache
+def cells(room): return [s for c in json.loads((NBS/f'{room}.ipynb').read_text())['cells'] if c['cell_type'] == 'code' and not FLAGGED.search(s := ''.join(c['source']))]
+def is_exported(source): return bool(re.search(r'^#\|\s*exports?\s*$', source, re.M))
+def all_rooms(): return [p.stem for p in sorted(NBS.glob('*.ipynb')) if p.stem not in PAGES and any(map(is_exported, cells(p.stem)))]
+
+
+def sample(n, seed, rooms):
+    "`n` faults, the same number from each room as far as it has them, the operators in turn; a larger n only adds."
+    queues = {}
+    for room in rooms:
+        drawn = sorted((m for i, s in enumerate(cells(room)) if is_exported(s) for m in faults(s, room, i)), key=lambda m: short(str(seed), m.id))
+        rank = Counter()
+        order = {m.id: (rank.update([m.operator]), rank[m.operator])[1] for m in drawn}
+        queues[room] = sorted(drawn, key=lambda m: order[m.id])   # stable: one of each operator, then the second of each
+    picked = []
+    for turn in range(max(map(len, queues.values()), default=0)):
+        for room, queue in queues.items():
+            if turn < len(queue) and len(picked) < n: picked.append(queue[turn])
+    return picked
+
+
+# Running them: a walker runs the cells of a room once; where a fault belongs, a child of it goes on with the fault.
+
+def run_cells(sources, names, told=None):
+    for i, s in enumerate(sources):
+        if told is not None: os.write(told, f'{i}\n'.encode())
+        exec(compile(s, f'cell {i}', 'exec'), names)
+
+
+def in_child(f, limit=None):
+    "`f(pipe)` in a forked process that may take `limit` seconds: its exit code (minus the signal that ended it), seconds, what it told."
+    out, told = os.pipe()
+    place, start = tempfile.mkdtemp(), time.time()
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            os.setsid()
+            with contextlib.suppress(AttributeError): ctypes.CDLL(None).prctl(1, signal.SIGKILL)   # Linux: when the parent ends, so does this
+            tempfile.tempdir = os.environ['TMPDIR'] = place
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            if limit: signal.alarm(int(limit))
+            with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+                try: f(told)
+                except BaseException as e: os.write(told, f'{type(e).__name__}: {e}'.replace('\n', ' ')[:200].encode()); raise
+            code = 0
+        finally: os._exit(code)
+    os.close(told)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    seconds = time.time() - start
+    with contextlib.suppress(OSError): os.killpg(pid, signal.SIGKILL)   # what it had started
+    with os.fdopen(out, 'rb') as f: said = f.read().decode(errors='replace').splitlines()
+    shutil.rmtree(place, ignore_errors=True)
+    return code, seconds, said
+
+
+def walk(room, todo, tell, limit=150, shared=True):
+    "Run a room once, and each fault of `todo` (cell number, source, name) from its cell on, for at most `limit` seconds; `tell` hears every verdict."
+    sources = cells(room)
+    def walker(_):
+        os.chdir(NBS)
+        sys.modules['__main__'] = main = types.ModuleType('__main__')
+        green = 0
+        for i, s in enumerate(sources):
+            for at, source, name in (t for t in todo if (t[0] if shared else 0) == i):
+                rest = [*sources[i:at], source, *sources[at + 1:]]
+                code, seconds, said = in_child(lambda told: run_cells(rest, vars(main), told), limit)
+                red = rest[max((int(l) for l in said if l.isdecimal()), default=0)]
+                how = 'time' if code == -signal.SIGALRM else said[-1] if said and code == 1 else f'exit code {code}'
+                tell(dict(id=name, killed=bool(code), seconds=round(seconds, 2)) | (dict(how=how, red=short(red)) if code else {}))
+            start = time.time()
+            run_cells([s], vars(main))
+            green += time.time() - start
+        tell(dict(room=room, green=True, seconds=round(green, 1)))
+    code, _, said = in_child(walker)
+    if code:   # by itself, or by what the faults left behind: no verdict proves anything
+        tell(dict(room=room, green=False, how=(said or [f'exit code {code}'])[-1]))
+        if shared and todo: walk(room, todo, tell, limit, shared=False)   # each from the first cell on
+
+
+def prepare():
+    "Import once, for all children, what takes long."
+    os.environ.update({k: v for k, v in dict(MPLBACKEND='Agg', HF_HUB_OFFLINE='1', IN_TEST='1').items() if k not in os.environ})
+    import torch
+    torch.set_num_threads(1)
+    for name in ('grpo', 'dataset', 'loader', 'reward_scorer', 'generate'): importlib.import_module(f'rookworld_nb.{name}')
+
+
+# The test files, for what the lessons leave alive: in a copy of the package where one module has the fault.
+
+def module_of(room): return re.search(r'default_exp (\w+)', (NBS/f'{room}.ipynb').read_text())[1]
+
+
+@functools.cache
+def test_files(room):
+    "The test files that name the room's module."
+    named = re.compile(rf'rookworld_nb\.{module_of(room)}\b|from rookworld_nb import [^\n]*\b{module_of(room)}\b|{room}\b')
+    return [p for p in sorted(TESTS.glob('test_*.py')) if p.name not in ('test_mutations.py', 'test_mutants.py') and named.search(p.read_text())]
+
+
+def run_tests(files, room=None, before='', after='', limit=1200):
+    "Run test files against the package, one cell of one module replaced: None, or the name of the test that turned red."
+    with tempfile.TemporaryDirectory() as place:
+        package = Path(place)/'rookworld_nb'
+        package.mkdir()
+        for p in (ROOT/'rookworld_nb').iterdir(): (package/p.name).symlink_to(p)
+        if room:
+            bare = lambda s: re.sub(r'^#\|.*\n', '', s, flags=re.M).strip()
+            module = package/f'{module_of(room)}.py'
+            text = module.read_text()
+            if text.count(bare(before)) != 1: raise ValueError(f'a cell of {room} stands {text.count(bare(before))} times in its module: export first')
+            module.unlink()
+            module.write_text(text.replace(bare(before), bare(after)))
+        process = subprocess.Popen([sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider', *map(str, files)], cwd=place, text=True, start_new_session=True,
+            env=os.environ | {'PYTHONPATH': place, 'TMPDIR': place, 'PYTHONDONTWRITEBYTECODE': '1'}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try: said, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired: said = 'FAILED time'
+        with contextlib.suppress(OSError): os.killpg(process.pid, signal.SIGKILL)
+        red = re.findall(r'^(?:FAILED|ERROR) (\S+)', said, re.M)
+        return red[0].split('/')[-1] if red else None if process.returncode in (0, 5) else f'exit code {process.returncode}'
+
+
+# The campaign.
+
+def read(cache): return [json.loads(line) for line in cache.read_text().splitlines()] if cache.exists() else []
+
+
+def known_verdicts(cache, mutants):
+    "What the cache says about these faults and still holds: {id: row} of the lessons, the same of the test files."
+    lesson, tests, wanted, since = {}, {}, {m.id: m for m in mutants}, defaultdict(set)
+    standing = {room: {short(s) for s in cells(room)} for room in {m.room for m in mutants}}
+    for row in read(cache):
+        if 'green' in row:
+            for id in since.pop(row['room'], ()): row['green'] or lesson.pop(id, None)   # a walk that ended red
+        elif (m := wanted.get(row['id'])) and row['key'] == key_of(m):
+            if row['stage'] == 'tests' and row['suite'] == suite_of(m.room): tests[m.id] = row
+            if row['stage'] == 'lesson' and (row['killed'] and row['red'] in standing[m.room] | {short(m.source)} or row['lessons'] == lessons_of(m.room)):
+                lesson[m.id] = row   # a kill holds while the cell that turned red stands, a survival while no lesson changes
+                since[m.room].add(m.id)
+    return lesson, tests
+
+
+def key_of(m): return short(*(m.source if i == m.cell else s for i, s in enumerate(cells(m.room)) if is_exported(s)))
+@functools.cache
+def lessons_of(room): return short(*(s for s in cells(room) if not is_exported(s)))
+@functools.cache
+def suite_of(room): return short(*(p.read_text() for p in test_files(room)))
+
+
+def equivalent():
+    "{id: why this fault changes nothing that anybody could notice}, written by hand."
+    with EQUIVALENT.open() as f: return {row['id']: row['reason'] for row in csv.DictReader(f)}
+
+
+def campaign(mutants, cache, jobs=1, with_tests=True):
+    "Find the verdicts that the cache does not hold yet: the lessons of all rooms, then the test files for what they leave."
+    def tell(**row):
+        with cache.open('a') as f: f.write(json.dumps(row) + '\n')
+    def learn(room):
+        todo = {m.id: m for m in mutants if m.room == room and m.id not in lesson}
+        def heard(row): tell(**row | (dict(stage='lesson', key=key_of(todo[row['id']]), lessons=lessons_of(room)) if 'id' in row else {}))
+        if todo: walk(room, [(m.cell, m.source, m.id) for m in todo.values()], heard, 6*green[room] + 20 if green.get(room) else 150)
+    def test(m):
+        start = time.time()
+        red = run_tests([p for p in test_files(m.room) if p.name not in broken], m.room, cells(m.room)[m.cell], m.source)
+        tell(id=m.id, stage='tests', key=key_of(m), suite=suite_of(m.room), killed=bool(red), how=red, seconds=round(time.time() - start, 1))
+    lesson, tests = known_verdicts(cache, mutants)
+    green = {row['room']: row['seconds'] for row in read(cache) if row.get('green')}
+    with ThreadPoolExecutor(jobs) as pool: list(pool.map(learn, dict.fromkeys(m.room for m in mutants)))
+    lesson, tests = known_verdicts(cache, mutants)
+    left = [m for m in mutants if with_tests and m.id in lesson and not lesson[m.id]['killed'] and m.id not in tests and test_files(m.room)]
+    broken = {p.name for p in {p for m in left for p in test_files(m.room)} if run_tests([p])}   # red by themselves: their redness proves nothing
+    if broken: print('red without a fault:', *sorted(broken))
+    with ThreadPoolExecutor(jobs) as pool: list(pool.map(test, left))
+
+
+def report(mutants, cache, excused):
+    "A table by room, and every survivor by name."
+    lesson, tests = known_verdicts(cache, mutants)
+    rows = defaultdict(Counter)
+    alive = []
+    for m in mutants:
+        found, tested = lesson.get(m.id), tests.get(m.id)
+        fate = ('equivalent' if m.id in excused else 'not run' if not found else 'lesson' if found['killed'] else 'tests' if tested and tested['killed'] else
+                'survived' if tested or not test_files(m.room) else 'survived the lesson')
+        rows[m.room][fate] += 1
+        if fate.startswith('survived'): alive.append(m)
+    fates = ['lesson', 'tests', 'equivalent', 'survived', 'survived the lesson', 'not run']
+    rows['all'] = sum(rows.values(), Counter())
+    print('| ' + ' | '.join(['room', 'faults', *fates, 'killed']) + ' |\n' + '|---'*(len(fates) + 3) + '|')
+    for room, c in rows.items():
+        done = c.total() - c['equivalent'] - c['not run']
+        print('| ' + ' | '.join(map(str, [room, c.total(), *(c[f] for f in fates), f'{(c["lesson"] + c["tests"])/max(done, 1):.0%}'])) + ' |')
+    if alive: print('\nSurvivors:', *alive, sep='\n')
+
+
+def main():
+    parser = argparse.ArgumentParser(description='Put faults into the exported cells and see which of them no test notices.')
+    parser.add_argument('--n', type=int, default=600, help='faults, shared evenly among the rooms')
+    parser.add_argument('--seed', type=int, default=0, help='which faults are drawn')
+    parser.add_argument('--jobs', type=int, default=1, help='rooms, then test runs, at a time')
+    parser.add_argument('--cache', type=Path, default=Path('mutants.jsonl'), help='file of the verdicts')
+    parser.add_argument('--rooms', nargs='*', help='notebooks, such as 11_grpo; without it all that compute')
+    parser.add_argument('--lessons', action='store_true', help='do without the test files')
+    parser.add_argument('--report', action='store_true', help='run nothing, show what is known')
+    a = parser.parse_args()
+    mutants, excused = sample(a.n, a.seed, a.rooms or all_rooms()), equivalent()
+    if not a.report:
+        prepare()
+        campaign([m for m in mutants if m.id not in excused], a.cache.resolve(), a.jobs, not a.lessons)
+    report(mutants, a.cache, excused)
+
+
+if __name__ == '__main__': main()
