@@ -115,7 +115,7 @@ def module_of(room): return re.search(r'default_exp (\w+)', (NBS/f'{room}.ipynb'
 def test_files(room):
     "The test files that name the room's module."
     named = re.compile(rf'rookworld_nb\.{module_of(room)}\b|from rookworld_nb import [^\n]*\b{module_of(room)}\b|{room}\b')
-    return [p for p in sorted(TESTS.glob('test_*.py')) if p.name not in ('test_mutations.py', 'test_mutants.py') and named.search(p.read_text())]
+    return [p for p in sorted(TESTS.glob('test_*.py')) if p.name not in ('test_mutations.py', 'test_mutants.py') and (p.stem == f'test_{module_of(room)}' or named.search(p.read_text()))]
 
 
 def run_tests(files, room=None, before='', after='', limit=1200):
