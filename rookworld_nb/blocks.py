@@ -89,7 +89,7 @@ def env_block(
     rng.shuffle(rows)
     return rows
 
-# %% ../nbs/12d_blocks.ipynb #17101a49
+# %% ../nbs/12d_blocks.ipynb #605505e6
 SHARDS = 4  # files in a block of P rows
 
 @lru_cache(maxsize=SHARDS)
@@ -126,7 +126,7 @@ def policy_block(
 
 def _prepared(example, labelled, config, rng):
     if labelled: example = best_first(example)
-    if rng.random() < config.flip: example = mirrored(example)
+    if rng.random() < config.flip and split_of((other := mirrored(example)).fen) == 'train': example = other
     return reordered(example, rng) if labelled and config.shuffled and rng.random() < config.shuffled else example
 
 # %% ../nbs/12d_blocks.ipynb #15f5e006
