@@ -90,10 +90,12 @@ class _Switch(argparse.Action):
 def _add(group, choice):
     plain, choices, _ = kind_of(choice.annotation)
     text = choice.help if choice.default is None else f'{choice.help} (default: {choice.default})'
+    named = '{%s}' % ','.join(choices or ())
+    if len(named) > 80: named, text = 'NAME', f'{", ".join(choices)}: {text}'   # would leave the page
     kw = dict(dest=choice.name, default=argparse.SUPPRESS, help=text.replace('%', '%%'))
     if plain is bool: group.add_argument(f'--{choice.name}', f'--no_{choice.name}', action=_Switch, nargs=0, **kw)
     else:
-        group.add_argument(f'--{choice.name}', metavar='{%s}' % ','.join(choices) if choices
+        group.add_argument(f'--{choice.name}', metavar=named if choices
                            else {int: 'N', float: 'X', str: 'TEXT'}[plain], **kw)
 
 
