@@ -39,7 +39,7 @@ def task_of_step(
 
 # %% ../nbs/12d_blocks.ipynb #5ce5379d
 # share of each special kind among the A rows of a block
-SPECIALS = dict(mates=0.08, draws=0.05, illegal=0.12, promotions=0.012, en_passant=0.015, castling=0.015,
+SPECIALS = dict(mates=0.03, draws=0.03, illegal=0.06, promotions=0.01, en_passant=0.012, castling=0.012,
                 openings=0.008, first_moves=0.005)
 
 def _asset(name): return str(importlib.resources.files('rookworld_nb')/'assets'/name)
@@ -59,7 +59,7 @@ def data_shards(
 
 def _is_labelled(shard): return shard.endswith('.parquet') and set(COLUMNS) <= set(pq.read_schema(shard).names)
 
-
+# %% ../nbs/12d_blocks.ipynb #184fdacd
 def _from_positions(shards, rng, n):
     "A rows from positions of files: of each position one move."
     shards = [s for s in shards if _is_labelled(s)]
@@ -97,7 +97,7 @@ def _policy_rows(shard, seed, fix_best, max_bad_rows):
     return load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows).of_kind('P')
 
 
-def _in_turn(shards, rng):
+def _evenly(shards, rng):
     "A new order in which the shards of every directory come evenly."
     place = {}
     for d in sorted({os.path.dirname(s) for s in shards}):
@@ -113,7 +113,7 @@ def policy_block(
 ) -> list[Example]:         # block_rows P rows of training positions, shuffled; a small file's rows come several times
     "Rows from files, mixed."
     passes, at = divmod(number, -(-len(shards) // SHARDS))
-    order = _in_turn(shards, random.Random(f'{config.seed} P {passes}'))
+    order = _evenly(shards, random.Random(f'{config.seed} P {passes}'))
     rng, rows = random.Random(f'{config.seed} P {number}'), []
     for s in order[at*SHARDS:(at + 1)*SHARDS]:
         found = _policy_rows(s, config.seed, config.fix_best, config.max_bad_rows)
@@ -143,7 +143,7 @@ def make_block(
            config.legal_weight)
     return TokenRows(tokenize(e, load_tokenizer(tokenizer), *how) for e in rows)
 
-
+# %% ../nbs/12d_blocks.ipynb #4684d97a
 def _start_worker():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)

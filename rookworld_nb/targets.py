@@ -91,7 +91,7 @@ class TokenRow:
     prompt: list[int]           # token ids
     completion: list[int]       # token ids, end token included
     weights: list[float]|None = None # of each completion token in the loss; None: 1
-    soft: dict[int, list[tuple[int, float]]]|None = None # by place, counted from the completion's start (below 0: in the prompt): token ids and their odds, times the weight of the place; below 0: what must not stand there, and how much that weighs
+    soft: dict[int, list[tuple[int, float]]]|None = None # place -> (token id, weight) pairs. Places count from the completion's start, -1 is the prompt's last token. A weight above 0 is a probability times the weight of the place; one below 0 says that the token must not stand there, and how much that counts
 
 
 @cache
@@ -120,8 +120,8 @@ def tokenize(
     "A row as token ids. Raises ValueError when odds are asked for and a move is more than one token."
     prompt = tokenizer.encode(example.prompt(tokenizer.style))
     completion = [*tokenizer.encode(example.completion(tokenizer.style)), tokenizer.eot]
-    if tokenizer.name != 'chess' and (spread or eval_weight != 1 or legal_weight):
-        raise ValueError('spread, eval_weight and legal_weight need a vocabulary in which a move is one token, '
+    if tokenizer.name != 'chess' and (spread or eval_weight != 1 or repeat_weight or legal_weight):
+        raise ValueError('spread, eval_weight, repeat_weight and legal_weight need a vocabulary in which a move is one token, '
                          f'not {tokenizer.name!r}')
     if example.kind == 'A': return TokenRow(prompt, completion, soft=_legal_odds(example, tokenizer, prompt, legal_weight))
     if not spread and eval_weight == 1: return TokenRow(prompt, completion)
@@ -141,7 +141,7 @@ class Batch:
     soft_row: Tensor  # (K,) int64, row of each token of the odds
     soft_column: Tensor # (K,) int64, its column in `ids`
     soft_token: Tensor # (K,) int64, the token
-    soft_weight: Tensor # (K,) float, its probability times the weight of the place; below 0: it must not stand there
+    soft_weight: Tensor # (K,) float, its probability times the weight of the place; a negative one says that it must not stand there
 
     def to(self,
         device: str, # where the model is
@@ -149,7 +149,7 @@ class Batch:
         "The batch on a device."
         return Batch(*(x.to(device) for x in self.__dict__.values()))
 
-
+# %% ../nbs/12c_targets.ipynb #4652f066
 def _offsets(counts):
     "Where each of several stretches, laid end to end, begins."
     return counts.cumsum(0) - counts
