@@ -1,7 +1,7 @@
 """What a model of the size of `nano` can do, line by line: `python nano_exam.py MODEL OUT.csv [LABELLED_DIRECTORY,...] [FILE_OF_PUBLISHED_ROWS]`.
 
-Greedy, on positions of the eval split, which no training row has; the first moves of a game are the exception, there is one start
-position only. Labelled directories give fresh P positions (their eval split)."""
+Greedy, on positions of the eval split but the start position, which no training row has; the first moves of a game are the
+exception. Labelled directories give fresh P positions (their eval split)."""
 import sys
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from rookworld_nb.evaluate import judge_policy, judge_rows, random_legal, summar
 from rookworld_nb.intervals import bootstrap
 from rookworld_nb.loader import load_model
 from rookworld_nb.play import self_play, summarize_play
-from rookworld_nb.suites import mate_example
+from rookworld_nb.suites import held_out, mate_example
 from rookworld_nb.synthetic import generate_transitions, special_rows
 from rookworld_nb.tasks import parse_completion
 
@@ -33,15 +33,20 @@ def fresh_policy_rows(directories, n):
     return found
 
 
+def unseen(rows, n):
+    "The first `n` of some Examples whose positions no training row has."
+    return list(islice((e for e in rows if held_out(e.fen)), n))
+
+
 def questions(directories, published):
     "Name of a line -> its Examples and the metrics that count."
     policy = ['format_valid', 'legal_best', 'best_move', 'top5_overlap', 'regret', 'reward']
-    yield 'A, shipped positions', load_rows('positions', 1.0, 0, 'eval', N)[:], ['fen_exact', 'exact', 'reward']
-    yield 'A, random games', list(generate_transitions(N, 'exam', 'eval', ordinary=1.0)), ['fen_exact', 'exact', 'reward']
-    yield 'A, openings', list(special_rows('openings', N, 'exam', 'eval')), ['fen_exact']
+    yield 'A, shipped positions', unseen(load_rows('positions', 1.0, 0, 'eval')[:], N), ['fen_exact', 'exact', 'reward']
+    yield 'A, random games', unseen(generate_transitions(2*N, 'exam', 'eval', ordinary=1.0), N), ['fen_exact', 'exact', 'reward']
+    yield 'A, openings', unseen(special_rows('openings', 2*N, 'exam', 'eval'), N), ['fen_exact']
     yield 'A, first moves', list(special_rows('first_moves', 20, 'exam')), ['fen_exact']
     for kind, n, metric in (('mates', 1000, 'recall_mate'), ('illegal', N, 'recall_illegal'), ('draws', 900, 'recall_draw')):
-        yield f'A, {kind}', list(special_rows(kind, n, 'exam', 'eval')), [metric, 'exact']
+        yield f'A, {kind}', unseen(special_rows(kind, n + n//5, 'exam', 'eval'), n), [metric, 'exact']
     yield 'P, shipped positions', load_rows('positions', 0.0, 0, 'eval', N)[:], policy
     if directories: yield 'P, fresh positions', fresh_policy_rows(directories, N), policy
     yield 'P, mate in one', [mate_example(e.fen) for e in special_rows('mates', 1000, 'exam', 'eval')], ['mate_in_one']
