@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WORDS', 'VALUE_ALIASES', 'OUTSIDE_BASELINES', 'TINY', 'kind_of', 'complaint', 'Config', 'TrainConfig',
-           'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'SweepConfig', 'ExportConfig', 'Choice',
-           'describe']
+           'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'SweepConfig', 'ExportConfig', 'token_limits',
+           'Choice', 'describe']
 
 # %% ../nbs/00_config.ipynb #714228a5
 import inspect
@@ -119,6 +119,7 @@ class TrainConfig(Config):
     temperature: float = 0.5        # of sampling; the loss sees the same distribution
     top_k: int = 0                  # sample from the k most likely tokens; 0 from all
     top_p: float = 1.0              # sample from the most likely tokens that together have this probability; 1 from all
+    env_max_new_tokens: int|None = None # max_new_tokens of A prompts; None is that of P
     env_temperature: float|None = None # temperature of A prompts; None is that of P
     env_top_k: int|None = None      # top_k of A prompts; None is that of P
     env_top_p: float|None = None    # top_p of A prompts; None is that of P
@@ -127,8 +128,8 @@ class TrainConfig(Config):
     reward_shaping: Literal['graduated', 'continuous', 'linear', 'binary'] = 'graduated' # how quality becomes a reward; none changes which of two answers is the better, see 09_reward_scorer
     reward_weights: str = ''        # parts to weigh otherwise, such as 'regret=0.5 evals=0.1'; see WEIGHTS in 09_reward_scorer
     reward_warmup_steps: int = 0    # curriculum: steps over which weight moves from structure to content; 0 is off
-    overlong_buffer: int = 0        # the last tokens before max_new_tokens, in which a completion loses up to overlong_penalty (DAPO); 0 is off
-    overlong_penalty: float = 1.0   # reward lost by a completion of max_new_tokens tokens
+    overlong_buffer: int = 0        # the last tokens before max_new_tokens (A: env_max_new_tokens), in which a completion loses up to overlong_penalty (DAPO); 0 is off
+    overlong_penalty: float = 1.0   # reward lost by a completion that is as long as it may be
     normalize_rewards: bool = False # divide by a running standard deviation, after taking off a running mean (EMA)
     ema_warmup_steps: int = 20      # normalize_rewards: steps that only collect the running mean and standard deviation
     ema_momentum: float = 0.99      # of running means: normalize_rewards, baseline ema
@@ -219,6 +220,11 @@ class TrainConfig(Config):
         "How many completions a step samples, before refills."
         return self.prompts_per_step * self.group_size
 
+    @property
+    def max_length(self) -> int: # L
+        "Most tokens that a completion of either task may have: the constant length of the loss."
+        return max(token_limits(self).values())
+
 # %% ../nbs/00_config.ipynb #2628c8ff
 def _check_train_ranges(c):
     "Every number by itself, then against its neighbour."
@@ -233,14 +239,15 @@ def _check_train_ranges(c):
                       'engine_workers', 'min_std', 'value_coef', 'entropy_coef', 'kl_coef', 'kl_every', 'kl_warmup_steps',
                       'reference_refresh_steps', 'warmup_steps', 'weight_decay', 'max_refills', 'eval_every',
                       'keep_best', 'log_completions'],
-        counts=['max_steps', 'prompts_per_step', 'max_positions', 'max_new_tokens', 'engine_nodes', 'inner_steps',
-                'minibatches', 'micro_batch_size', 'kl_horizon', 'eval_prompts', 'save_every', 'keep_last',
+        counts=['max_steps', 'prompts_per_step', 'max_positions', 'max_new_tokens', 'env_max_new_tokens',
+                'engine_nodes', 'inner_steps', 'minibatches', 'micro_batch_size', 'kl_horizon', 'eval_prompts', 'save_every', 'keep_last',
                 'health_window', 'loss_rises', 'max_skips', 'stable_after'])
     c._require('2 or more (a completion is judged against its own group)', lambda v: v >= 2, 'group_size')
     c._require('1 or less', lambda v: v <= 1, 'top_p', 'env_top_p', 'recovery_lr_factor')
     c._require('0 or more and below 1', lambda v: 0 <= v < 1, 'ema_momentum')
     c._require('between -0.3 and 1, as rewards are', lambda v: -0.3 <= v <= 1, 'success_reward')
-    c._require(f'below max_new_tokens ({c.max_new_tokens})', lambda v: v < c.max_new_tokens, 'overlong_buffer')
+    for name in ('max_new_tokens', 'env_max_new_tokens'):
+        if most := getattr(c, name): c._require(f'below {name} ({most})', lambda v: v < most, 'overlong_buffer')
     c._require(f'prompts_per_step ({c.prompts_per_step}) or less', lambda v: v <= c.prompts_per_step, 'minibatches')
     c._require(f'kl_coef_min ({c.kl_coef_min}) or more', lambda v: v >= c.kl_coef_min, 'kl_coef_max')
     c._require(f'kl_warn ({c.kl_warn}) or more', lambda v: v >= c.kl_warn, 'kl_act')
@@ -368,6 +375,8 @@ class EvalConfig(Config):
     nodes: int = 10000              # search nodes a position
     stockfish_path: str|None = None # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
     # How
+    max_new_tokens: int = 144       # tokens an answer may have, end token included
+    env_max_new_tokens: int|None = None # max_new_tokens of A prompts; None is that of P
     batch_size: int = 256           # prompts answered at once; greedy results are the same for any
     seed: int = 0                   # of sampling, intervals and tests, and of the choice of rows
     device: str = 'auto'            # auto, cpu, cuda, cuda:N or mps; auto takes a GPU when there is one
@@ -376,7 +385,7 @@ class EvalConfig(Config):
     def __post_init__(self):
         super().__post_init__()
         _check_common(self, shares=['max_bad_rows'], not_negative=['temperature', 'seed', 'threads', 'games'],
-                      counts=['prompts', 'nodes', 'batch_size'])
+                      counts=['prompts', 'nodes', 'batch_size', 'max_new_tokens', 'env_max_new_tokens'])
         self._require('a name or a path', lambda v: v.strip(), 'compare')
         self._require('one of quick, full, fresh, first_moves, openings, mates, special',
                       lambda v: v in ('quick', 'full', 'fresh', 'first_moves', 'openings', 'mates', 'special'), 'suite')
@@ -431,6 +440,13 @@ class ExportConfig(Config):
                       lambda v: re.fullmatch(r'[a-z0-9][a-z0-9.-]*', v), 'license')
         self._require('a hub repository such as org/name', lambda v: re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', v), 'push')
         if not self.push: self._require('false without push', lambda v: not v, 'public')
+
+# %% ../nbs/00_config.ipynb #d2abbef6
+def token_limits(
+    config: Config,    # a `TrainConfig` or an `EvalConfig`: max_new_tokens, env_max_new_tokens
+) -> dict[str, int]:   # {'P': …, 'A': …}, tokens
+    "The most tokens that a completion of each task may have, end token included."
+    return dict(P=config.max_new_tokens, A=config.env_max_new_tokens or config.max_new_tokens)
 
 # %% ../nbs/00_config.ipynb #891edcf3
 TINY = TrainConfig(max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1,

@@ -69,6 +69,7 @@ def judge_rows(
     group_size: int = 1,     # samples a prompt
     engine: dict[str, PolicyAnswer]|None = None, # see `judge_texts`
     settings: dict[str, dict]|None = None, # of 'P' and 'A': temperature, top_k, top_p; None: the temperature for both
+    limits: dict[str, int]|None = None, # most tokens of an answer to 'P' and to 'A'; None: 144 of either
 ) -> pd.DataFrame:           # see `judge_texts`
     "Let the model answer, and judge it. Prompts of similar length share a batch; the order of the rows stays."
     prompts = [e.prompt(tokenizer.style) for e in rows]
@@ -79,6 +80,7 @@ def judge_rows(
     for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', disable=None):
         batch = order[start:start+batch_size]
         how = {name: [settings[rows[i].kind][name] for i in batch] for name in settings['P']}
+        if limits: how['limits'] = [limits[rows[i].kind] for i in batch]
         said = generate(model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start, **how).completions
         for k, i in enumerate(batch): texts[i] = said[k*group_size:(k+1)*group_size]
     return judge_texts(rows, texts, engine)
@@ -227,6 +229,7 @@ def evaluate(
     temperature: float = 0.0, # 0 is greedy
     seed: int = 0,            # of sampling and bootstrap
     batch_size: int = 256,    # prompts answered at once
+    limits: dict[str, int]|None = None, # see `judge_rows`
 ) -> pd.DataFrame:            # columns metric, value, low, high, n, task, slice
     "Held-out metrics with intervals, per task, colour, phase and class."
     if rows is None and suite is None: raise ValueError('nothing to evaluate on: give rows, or the name of a suite')
@@ -234,7 +237,7 @@ def evaluate(
     if rows is not None and suite not in (None, 'quick', 'full'):
         raise ValueError(f'suite {suite!r} has its own rows: leave rows out')
     rows = suite_rows(suite) if rows is None else as_examples(rows)[:500 if suite == 'quick' else None]
-    return summarize(judge_rows(model, tokenizer, rows, temperature, seed, batch_size), seed=seed)
+    return summarize(judge_rows(model, tokenizer, rows, temperature, seed, batch_size, limits=limits), seed=seed)
 
 # %% ../nbs/12_evaluate.ipynb #e491492c
 def _p_values(metrics, x, y, single, seed):

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 import pandas as pd
 import torch
-from .config import EvalConfig
+from .config import EvalConfig, token_limits
 from .engine import find_engine
 from .loader import load_model, pick_device
 from .dataset import Example, audit_labels, load_rows
@@ -94,14 +94,15 @@ def decodings(
 
 
 def model_answers(
-    config: EvalConfig,  # seed, batch_size, device, temperature, suite
+    config: EvalConfig,  # seed, batch_size, device, temperature, suite, how long answers may be
     name: str,           # of the model, see `load_model`
     rows: list[Example], # what it is asked
     engine: dict|None = None, # see `engine_labels`
 ) -> dict[str, pd.DataFrame]: # decoding -> judged frame
     "What one model answers."
     model, tokenizer = load_model(name, pick_device(config.device))
-    return {how: mark_seen(judge_rows(model, tokenizer, rows, t, config.seed, config.batch_size, engine=engine), rows)
+    return {how: mark_seen(judge_rows(model, tokenizer, rows, t, config.seed, config.batch_size, engine=engine,
+                                      limits=token_limits(config)), rows)
             for how, t in decodings(config).items()}
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 import torch
 from torch import Tensor
-from .config import OUTSIDE_BASELINES, TrainConfig
+from .config import OUTSIDE_BASELINES, TrainConfig, token_limits
 from .dataset import Example, Rows
 from .reward_scorer import WEIGHTS, Score
 from .scoring import Scorer, make_scorer
@@ -138,17 +138,17 @@ def collect(
     model,                  # samples the completions
     tokenizer,              # of the model
     examples: list[Example],# P prompts
-    config: TrainConfig,    # group_size, max_new_tokens and how to sample
+    config: TrainConfig,    # group_size, how long answers may be, how to sample
     seed: int,              # of the sampler
     scorer: Scorer|None = None, # gives the marks; None is the one that config asks for
     step: int|None = None,  # of training, for the scorer's curriculum
 ) -> tuple[Experience, dict]: # and seconds spent in 'rollout' and 'score'
     "Sample a group for every prompt and score it."
     t0, G = time.perf_counter(), config.group_size
-    settings = [sampling_settings(e.kind, config) for e in examples]
+    settings, limits = [sampling_settings(e.kind, config) for e in examples], token_limits(config)
     how = {name: [s[name] for s in settings] for name in settings[0]}
     rollouts = generate(model, tokenizer, [e.prompt(tokenizer.style) for e in examples], G, config.max_new_tokens,
-                        seed=seed, **how)
+                        seed=seed, limits=[limits[e.kind] for e in examples], **how)
     t1 = time.perf_counter()
     scores = (scorer or make_scorer(config)).score(examples, rollouts.completions, step)
     rewards = torch.tensor([s.total for s in scores]).view(len(examples), G)
@@ -157,12 +157,13 @@ def collect(
 # %% ../nbs/14a_experience.ipynb #1a291348
 def shaped_rewards(
     found: Experience,   # P groups of G
-    config: TrainConfig, # overlong_buffer, overlong_penalty, max_new_tokens
+    config: TrainConfig, # overlong_buffer, overlong_penalty, how long answers may be
 ) -> Tensor:             # (P, G) float
     "Rewards less the overlong penalty; the scores themselves stay what they were."
-    lengths = found.rollouts.completion_mask.sum(1).cpu()
+    limits, lengths = token_limits(config), found.rollouts.completion_mask.sum(1).cpu()
+    most = torch.tensor([limits[e.kind] for e in found.examples]).repeat_interleave(found.rewards.shape[1])
     return found.rewards + config.overlong_penalty * overlong_penalty(
-        lengths, config.max_new_tokens, config.overlong_buffer).view_as(found.rewards)
+        lengths, most, config.overlong_buffer).view_as(found.rewards)
 
 
 def silent_groups(

@@ -79,6 +79,14 @@ def _settings(prompts, temperature, top_k, top_p, device):
     settings = temperature, top_k.where(temperature > 0, 0), top_p.where(temperature > 0, 1)
     return [x.to(device) for x in settings]
 
+
+def _draws(rows, columns, block, seed):
+    "(rows, columns) uniform numbers in [0, 1). Every `block` columns have a generator of their own, so a row's numbers are the same however many rows follow and columns are asked for."
+    # PyTorch's CPU generator takes the lower 32 bits of a seed, and this odd number moves all of them
+    made = [torch.rand(rows, block, generator=torch.Generator().manual_seed(seed + k*0x9E3779B9))
+            for k in range(-(-columns // block))]
+    return torch.cat(made, 1)[:, :columns]
+
 # %% ../nbs/10_generate.ipynb #c1b2c844
 def _next_nodes(nodes, tokens, V):
     "From each row's node and token: parent slot (N,) and token (N,) of the next nodes, ordered so that the fewest move; and each row's new node."
@@ -137,21 +145,24 @@ def generate(
     seed: int = 0,                 # of the draws; row i gets the same draws whatever rows follow it
     top_k: int|list = 0,           # draw among the k most likely ids; 0: all; no matter where greedy; one number, or one a prompt
     top_p: float|list = 1.0,       # and of these among the fewest that hold this share, above 0; 1: all; no matter where greedy; one number, or one a prompt
+    limits: list|None = None,      # longest completion of each prompt, below or above max_new_tokens; None: that for all; changes nothing of other prompts' draws
 ) -> Rollouts:                     # P·G completions, prompt-major, without gradients
     "Sample completions, each until its end token, with the log-probability that every token had among those it was drawn from."
     if group_size < 1: raise ValueError(f'group_size must be at least 1, not {group_size}')
     if max_new_tokens < 1: raise ValueError(f'max_new_tokens must be at least 1, not {max_new_tokens}')
     device, n_positions, B = model.wte.weight.device, model.config.n_positions, len(prompts)*group_size
     settings = _settings(prompts, temperature, top_k, top_p, device)
+    most = _one_each('limits', max_new_tokens if limits is None else limits, len(prompts),
+                     lambda x: x >= 1 and x.is_integer(), 'be a whole number, 1 or more').long().to(device)
     prompt_ids, prompt_mask = _encode_prompts(tokenizer, prompts, n_positions, device)
-    limits = (n_positions - prompt_mask.sum(1)).clamp(max=max_new_tokens)
-    noise = torch.rand(B, max_new_tokens, generator=torch.Generator().manual_seed(seed)).to(device)
+    most = most.minimum(n_positions - prompt_mask.sum(1))
+    noise = _draws(B, int(most.max()), max_new_tokens, seed).to(device)
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
             ids, mask, logprobs, kept = _sample_tree(
-                model, prompt_ids, prompt_mask, group_size, limits, noise, tokenizer.eot, *settings)
+                model, prompt_ids, prompt_mask, group_size, most, noise, tokenizer.eot, *settings)
     finally: model.train(was_training)
     ended = ((ids == tokenizer.eot) & mask).any(1)
     texts = [tokenizer.decode(row[:n]) for row, n in zip(ids.tolist(), (mask.sum(1) - ended.long()).tolist())]

@@ -116,12 +116,13 @@ class RunningMoments:
 # %% ../nbs/11_grpo.ipynb #30154359
 def overlong_penalty(
     lengths: Tensor, # (B,) int, sampled tokens of each completion
-    max_length: int, # most tokens a completion may have
+    max_length: int|Tensor, # most tokens a completion may have; one number, or (B,) int
     buffer: int,     # over how many of the last tokens the penalty grows, in [0, max_length]; 0 is no penalty
 ) -> Tensor:         # (B,) float in [-1, 0], in reward units before any weight
     "DAPO's soft overlong punishment, to be added to the reward."
-    if not 0 <= buffer <= max_length:
-        raise ValueError(f'buffer must be in [0, max_length] = [0, {max_length}], got {buffer}')
+    least = int(torch.as_tensor(max_length).min())
+    if not 0 <= buffer <= least:
+        raise ValueError(f'buffer must be in [0, max_length] = [0, {least}], got {buffer}')
     if buffer == 0: return torch.zeros_like(lengths, dtype=torch.float32)
     return ((max_length - buffer - lengths) / buffer).clamp(-1, 0)
 

@@ -42,7 +42,7 @@ _REWARD = (
     LoggedMetric('loss', 'step', '', 'policy objective, KL, entropy bonus and value loss, each with its weight',
         'near 0; its size says nothing about progress'),
     LoggedMetric('reward_penalty', 'step', 'reward', 'mean taken off the rewards because completions '
-        'came near max_new_tokens; empty when overlong_buffer is 0', 'falls to 0', 0, 0.2),
+        'came near the length their task allows; empty when overlong_buffer is 0', 'falls to 0', 0, 0.2),
     LoggedMetric('running_reward_mean', 'step', 'reward',
         'running mean (EMA) that normalize_rewards takes off; empty when it is off', 'follows reward_mean, smoothly'),
     LoggedMetric('running_reward_std', 'step', 'reward', 'running standard deviation (EMA) that '
@@ -81,7 +81,7 @@ _POLICY = (
         'groups whose completions all scored the same, among those of the prompts first asked',
         'below 0.5; higher wastes rollouts: prompts too easy, too hard, or too little entropy', 0, 0.5),
     LoggedMetric('truncated_share', 'step', 'share of completions',
-        'completions of the prompts first asked that reached max_new_tokens without an end token', 'below 0.05', 0, 0.05),
+        'completions of the prompts first asked that reached the length their task allows without an end token', 'below 0.05', 0, 0.05),
     LoggedMetric('format_share', 'step', 'share of completions',
         'completions of the prompts first asked that the strict parser accepts', 'above 0.8', 0.8, 1, 1),
     LoggedMetric('completion_tokens', 'step', 'tokens', 'tokens of all completions the step learned from, '

@@ -28,11 +28,12 @@ def play_move(
     temperature: float = 0.0, # of sampling; 0 is greedy
     top_k: int = 0,           # draw among the k most likely tokens; 0: all
     seed: int = 0,            # of the draw
+    max_new_tokens: int = 144, # longest answer
 ) -> str:                     # UCI, legal or not; '' when the answer cannot be read
     "The move that the model wants to play."
     task = PolicyTask(fen)
-    answer = _read(task, generate(model, tokenizer, [task.prompt()], temperature=temperature,
-                                  top_k=top_k, seed=seed).completions[0])
+    answer = _read(task, generate(model, tokenizer, [task.prompt()], max_new_tokens=max_new_tokens,
+                                  temperature=temperature, top_k=top_k, seed=seed).completions[0])
     return answer.best if answer else ''
 
 # %% ../nbs/18_play.ipynb #a3999cea
@@ -94,8 +95,8 @@ class Game:
                     moves=' '.join(self.moves), said=self.said)
 
 # %% ../nbs/18_play.ipynb #6bdd983c
-def _ask(model, tokenizer, tasks, temperature, top_k, seed):
-    return generate(model, tokenizer, [t.prompt(tokenizer.style) for t in tasks],
+def _ask(model, tokenizer, tasks, limit, temperature, top_k, seed):
+    return generate(model, tokenizer, [t.prompt(tokenizer.style) for t in tasks], limits=limit and [limit]*len(tasks),
                     temperature=temperature, top_k=top_k, seed=seed).completions
 
 
@@ -109,23 +110,24 @@ def self_play(
     seed: int = 0,              # same seed and number of games, same games
     fens: list|None = None,     # positions to start from, taken in turn; None: the start of the game
     world: str = 'model',       # who says what a move leads to: 'model', or 'rules' to test the player alone
+    limits: dict|None = None,   # most tokens of the player's answers, 'P', and the world's, 'A'; None: 144 of either
 ) -> pd.DataFrame:              # a row a game: start, plies (legal half-moves), ended_by (see `ENDS`), fen, moves (UCI), said (last answer), world
     "The model plays against itself until something ends the game."
     if world not in ('model', 'rules'): raise ValueError(f"world must be 'model' or 'rules', not {world!r}")
     for name, value in (('games', games), ('max_plies', max_plies)):
         if value < 1: raise ValueError(f'{name} must be at least 1, not {value}')
-    starts = fens or [START_FEN]
+    starts, limits = fens or [START_FEN], limits or {}
     every = [Game(starts[i % len(starts)]) for i in range(games)]
     for ply in range(max_plies):
         draw = 2*(seed*1_000_003 + ply)     # another one for every question, and for every seed
         going = [g for g in every if g.ended_by is None]
         if not going: break
-        for game, text in zip(going, _ask(model, tokenizer, [g.asks_move() for g in going], temperature, top_k, draw)):
-            game.hear_move(text)
+        said = _ask(model, tokenizer, [g.asks_move() for g in going], limits.get('P'), temperature, top_k, draw)
+        for game, text in zip(going, said): game.hear_move(text)
         moved = [g for g in going if g.ended_by is None]
         said = [None]*len(moved)
         if moved and world == 'model':
-            said = _ask(model, tokenizer, [g.asks_world() for g in moved], temperature, top_k, draw + 1)
+            said = _ask(model, tokenizer, [g.asks_world() for g in moved], limits.get('A'), temperature, top_k, draw + 1)
         for game, text in zip(moved, said): game.hear_world(text)
     return pd.DataFrame([g.row() | dict(world=world) for g in every])
 

@@ -257,13 +257,13 @@ def backward_pass(
     hidden = completion_hidden(learner.model, part, rows)
     logits, ref = sampling_logits(learner.model.head(hidden), part, rows), _reference_logits(learner, part, rows)
     logprobs = token_logprobs(logits, part.completion_ids[rows])
-    add_up = lambda x: aggregate_tokens(x, mask, config.loss_type, config.max_new_tokens, denominator)
+    add_up = lambda x: aggregate_tokens(x, mask, config.loss_type, config.max_length, denominator)
     kl = lambda estimator, direction: _kl(
         part, rows, logits, ref, logprobs, estimator, direction).index_select(0, inverse)
     used, measured = ((estimator_of(config), config.kl_type),
                       ('full' if estimator_of(config) == 'full' else 'k3', 'kl_pi_ref'))
     loss, stats = policy_loss(logprobs.index_select(0, inverse), part.logprobs, targets.advantages, mask,
-                              config.loss_type, config.clip_low, config.clip_high, config.max_new_tokens, denominator)
+                              config.loss_type, config.clip_low, config.clip_high, config.max_length, denominator)
     penalty = kl(*used) if learner.reference and config.kl_in == 'loss' else None
     if penalty is not None: loss = loss + targets.kl_coef * add_up(penalty)
     with torch.set_grad_enabled(config.entropy_coef > 0): H = entropy(logits, learner.task_ids).index_select(0, inverse)
@@ -310,7 +310,7 @@ def minibatches(
 def _gradient(learner, r: Rollouts, targets: Targets) -> list[dict]:
     "The gradient of some rollouts, from micro-batches; what `backward_pass` told of each."
     config, tokens, parts = learner.config, trained_tokens(r, learner.config), []
-    denominator = loss_denominator(tokens, config.loss_type, config.max_new_tokens)
+    denominator = loss_denominator(tokens, config.loss_type, config.max_length)
     learner.optimizer.zero_grad()
     for groups in micro_batches(r.completion_mask.sum(1), r.group_size, learner.micro_batch_size):
         part = r.select(groups)

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 from tqdm.auto import tqdm
-from .config import TrainConfig
+from .config import TrainConfig, token_limits
 from .loader import load_model, pick_device
 from .dataset import Example, load_rows
 from .evaluate import compare, judge_rows, judge_trivial, summarize
@@ -155,14 +155,15 @@ def evaluate_run(
     rows: list[Example], # held-out prompts
     log: RunLog,         # eval.jsonl gets the summary
     step: int,           # steps that the model has trained
-    config: TrainConfig, # seed of the samples; how training samples
+    config: TrainConfig, # seed of the samples; how training samples, and how long its answers may be
 ) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, when that is another, 'tempered'
     "Measure the model as it plays, as it samples, and as training samples it."
     plain, trained = dict(temperature=1.0, top_k=0, top_p=1.0), {kind: sampling_settings(kind, config) for kind in 'PA'}
-    judged = dict(greedy=judge_rows(model, tokenizer, rows, temperature=0.0),
-                  sampled=judge_rows(model, tokenizer, rows, temperature=1.0, seed=config.seed))
+    limits = token_limits(config)
+    judged = dict(greedy=judge_rows(model, tokenizer, rows, temperature=0.0, limits=limits),
+                  sampled=judge_rows(model, tokenizer, rows, temperature=1.0, seed=config.seed, limits=limits))
     if trained != dict.fromkeys('PA', plain):
-        judged['tempered'] = judge_rows(model, tokenizer, rows, seed=config.seed, settings=trained)
+        judged['tempered'] = judge_rows(model, tokenizer, rows, seed=config.seed, settings=trained, limits=limits)
     for decoding, frame in judged.items():
         log.append('eval', [dict(step=step, decoding=decoding, **r) for r in summarize(frame).to_dict('records')])
     return judged
@@ -280,6 +281,8 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
             state['learner']['kl'] = learner.kl.state_dict()   # the new one
         running.load_state_dict(state)
         if changes: told.append(f'changed since: {", ".join(changes.values())}')
+        if config.max_new_tokens != 144 and 'env_max_new_tokens' not in state['config']:
+            told.append('its evaluations so far let an answer have 144 tokens, those from here on as many as in training')
         if 'max_steps' in changes:
             told.append(f'the learning rate follows the schedule of {config.max_steps} steps from here on, so this '
                         f'is not the run that it would have been with max_steps {config.max_steps} from the start')

@@ -31,6 +31,8 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('14b_step', "targets.kl_coef * add_up(penalty)", "targets.kl_coef * masked_mean(penalty, mask)", 'KL averaged another way than the loss: micro-batches no longer add up'),
     ('14b_step', "        learner.baseline_moments.update(rewards)\n        facts['baseline_reward'] = known\n", "        learner.baseline_moments.update(rewards)\n        known = facts['baseline_reward'] = learner.baseline_moments.mean\n", 'a completion compared with a mean that it is part of'),
     ('14a_experience', "and luck[i] >= SECOND_CHANCE", "", 'hard prompts never asked again'),
+    ('14a_experience', "limits=[limits[e.kind] for e in examples]", "limits=[limits['PA'[e.kind == 'P']] for e in examples]", 'each task cut at the length of the other'),
+    ('14a_experience', "most = torch.tensor([limits[e.kind] for e in found.examples])", "most = torch.tensor([limits['P'] for e in found.examples])", 'long answers to A punished by the length of P'),
     ('14b_step', "value_loss(said, targets.values, targets.returns, mask, config.value_clip, tokens)", "value_loss(said, targets.values, targets.returns, mask, config.value_clip)", 'value loss averaged by micro-batch'),
     ('12b_muon', "a, b, c = 3.4445, -4.7750, 2.0315", "a, b, c = 3.4445, -4.7750, 2.0135", 'a digit of a coefficient'),
     ('12b_muon', "return orthogonalized(matrices.mT, rounds).mT", "return orthogonalized(matrices.mT, rounds - 1).mT", 'tall matrices get a round less'),

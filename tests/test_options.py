@@ -19,7 +19,7 @@ NEEDS = {  # what must be switched on for an option to be seen
     'far': dict(inner_steps=4, learning_rate=5e-3), 'normal': dict(normalize_rewards=True, ema_warmup_steps=0), 'again': dict(max_positions=8, difficulty_filter=True, max_steps=8)}
 NUMBERS = [  # (option, value, what it needs)
     ('temperature', 0.7, ''), ('top_k', 5, ''), ('top_p', 0.9, ''), ('env_temperature', 0.7, ''), ('env_top_k', 3, ''), ('env_top_p', 0.8, ''), ('seed', 1, ''),
-    ('group_size', 2, ''), ('prompts_per_step', 3, ''), ('env_ratio', 0.2, ''), ('max_new_tokens', 30, ''), ('learning_rate', 1e-4, ''), ('warmup_steps', 3, ''), ('min_lr_ratio', 1.0, ''),
+    ('group_size', 2, ''), ('prompts_per_step', 3, ''), ('env_ratio', 0.2, ''), ('max_new_tokens', 30, ''), ('env_max_new_tokens', 10, ''), ('learning_rate', 1e-4, ''), ('warmup_steps', 3, ''), ('min_lr_ratio', 1.0, ''),
     ('weight_decay', 0.1, ''), ('grad_clip', 1e-3, ''), ('inner_steps', 2, ''), ('minibatches', 2, ''), ('entropy_coef', 0.01, ''), ('max_positions', 20, ''),
     ('overlong_buffer', 130, 'between'), ('overlong_penalty', 0.1, 'late'), ('clip_low', 0.01, 'far'), ('clip_high', 0.01, 'far'), ('ema_momentum', 0.1, 'normal'), ('ema_warmup_steps', 3, 'normal'),
     ('reward_weights', 'regret=0.9 changed=0.9', ''), ('reward_warmup_steps', 3, ''),

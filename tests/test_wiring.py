@@ -2,12 +2,12 @@
 import inspect
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from unittest.mock import patch
 import pytest
 import torch
-from rookworld_nb import evaluate, exam, experience, step as learning, train as training
+from rookworld_nb import cli, evaluate, exam, experience, play, step as learning, train as training
 from rookworld_nb.config import EvalConfig, TrainConfig
 from rookworld_nb.dataset import load_rows
 from rookworld_nb.experience import PromptSource, collect, gather
@@ -76,6 +76,40 @@ def test_max_new_tokens_and_settings_reach_the_sampler():
     assert found.rollouts.completion_ids.shape[1] <= 7
     assert {k: spy.given(k) for k in ('max_new_tokens', 'group_size', 'seed', 'temperature', 'top_k', 'top_p')} == dict(
         max_new_tokens=[7], group_size=[4], seed=[11], temperature=[[0.3, 1.7]], top_k=[[3, 9]], top_p=[[0.6, 0.9]])
+
+
+BOUNDS = dict(max_new_tokens=5, env_max_new_tokens=11)   # so unequal that a swap shows
+ASKED = dict(P=5, A=11)
+
+
+def test_each_task_is_sampled_and_punished_by_its_own_length():
+    config, examples = replace(CONFIG, **BOUNDS, overlong_buffer=4, overlong_penalty=0.5), [next(r for r in ROWS if r.kind == kind) for kind in 'APPA']
+    with Spy(experience, 'generate') as spy: found, _ = collect(tiny(), TOKENIZER, examples, config, 11)
+    lengths = found.rollouts.completion_mask.sum(1)
+    assert spy.given('limits') == [[11, 5, 5, 11]] and lengths.view(4, 4).max(1).values.tolist() == [11, 5, 5, 11]
+    with Spy(experience, 'overlong_penalty') as spy: experience.shaped_rewards(found, config)
+    assert [x.tolist() for x in spy.given('max_length')] == [[11]*4 + [5]*8 + [11]*4]
+
+
+@pytest.mark.parametrize('bounds, longest', [(BOUNDS, 11), (dict(max_new_tokens=11, env_max_new_tokens=5), 11), (dict(max_new_tokens=7), 7)])
+def test_the_loss_divides_by_the_longer_of_both_lengths(bounds, longest):
+    learner = Learner(tiny(), TOKENIZER, replace(CONFIG, **bounds))
+    batch, _ = collect(learner.model, TOKENIZER, [next(r for r in ROWS if r.kind == kind) for kind in 'PA'], learner.config, 3)
+    batch.rewards = REWARDS.clone()
+    with Spy(learning, 'loss_denominator') as spy: update(learner, batch, make_targets(learner, batch, 2)[0], 2)
+    assert spy.given('max_length') == [longest]
+
+
+def test_a_bound_that_is_not_reached_changes_nothing():
+    "Neither the samples of a task nor the loss, whichever task the bound is of."
+    learner, _ = made()
+    examples = [next(r for r in ROWS if r.kind == kind) for kind in 'PA']
+    plain, _ = collect(learner.model, TOKENIZER, examples, CONFIG, 3)
+    for bound in (3, 12, 30):
+        other, _ = collect(learner.model, TOKENIZER, examples, replace(CONFIG, env_max_new_tokens=bound), 3)
+        assert other.rollouts.completions[:4] == plain.rollouts.completions[:4]
+        both = min(bound, 12)
+        assert all(torch.equal(a[:both][m[:both]], b[:both][m[:both]]) for a, b, m in zip(plain.rollouts.completion_ids[4:], other.rollouts.completion_ids[4:], plain.rollouts.completion_mask[4:]))
 
 
 def test_no_two_steps_runs_or_refills_share_their_noise():
@@ -242,10 +276,30 @@ def test_the_seed_of_an_evaluation_reaches_the_sampler():
 
 
 def test_the_choices_of_an_exam_reach_the_sampler():
-    config = EvalConfig(seed=9, temperature=0.7, batch_size=17)
+    config = EvalConfig(seed=9, temperature=0.7, batch_size=17, **BOUNDS)
     with patch.object(exam, 'load_model', lambda *args: (tiny(), TOKENIZER)), Spy(exam, 'judge_rows') as spy: exam.model_answers(config, 'any', ROWS[:2])
     asked, = spy.calls
-    assert (asked['temperature'], asked['seed'], asked['batch_size']) == (0.7, 9, 17)
+    assert (asked['temperature'], asked['seed'], asked['batch_size'], asked['limits']) == (0.7, 9, 17, ASKED)
+
+
+def test_each_task_is_evaluated_at_its_own_length():
+    examples, log = [next(r for r in ROWS if r.kind == kind) for kind in 'PAP'], SimpleNamespace(append=lambda name, rows: None)
+    with Spy(evaluate, 'generate') as spy: evaluate.judge_rows(tiny(), TOKENIZER, examples, limits=ASKED)
+    assert spy.given('limits') == [[11, 5, 5]]                                   # A comes first
+    with Spy(evaluate, 'judge_rows') as spy: evaluate.evaluate(tiny(), TOKENIZER, examples, limits=ASKED)
+    assert spy.given('limits') == [ASKED]
+    with Spy(training, 'judge_rows') as spy: training.evaluate_run(tiny(), TOKENIZER, examples, log, 0, replace(CONFIG, **BOUNDS))
+    assert spy.given('limits') == [ASKED]*3
+
+
+def test_self_play_asks_each_task_at_its_own_length(monkeypatch):
+    for name in ('load_model', 'pick_device'): monkeypatch.setattr(f'rookworld_nb.loader.{name}', lambda *args: (tiny(), TOKENIZER))
+    with Spy(play, 'self_play') as spy, Spy(play, 'generate') as asked: cli._played('any', EvalConfig(games=1, **BOUNDS))
+    assert spy.given('limits') == [ASKED]*2 and set(map(tuple, asked.given('limits'))) == {(5,)}
+    with patch.object(play.Game, 'hear_move', lambda self, text: self.moves.append('e2e4')), Spy(play, 'generate') as asked: play.self_play(tiny(), TOKENIZER, games=2, limits=ASKED)
+    assert [(c['prompts'][0][0], c['limits']) for c in asked.calls[:2]] == [('P', [5, 5]), ('A', [11, 11])]
+    with Spy(play, 'generate') as asked: play.play_move(tiny(), TOKENIZER, ROWS[0].fen, max_new_tokens=9)
+    assert asked.given('max_new_tokens') == [9]
 
 
 # ---- a whole run
@@ -254,9 +308,10 @@ def test_before_is_before_and_everybody_is_asked_alike(tmp_path):
     "Garbage before the first step, the truth after the last: the comparison says so, and which way each evaluation sampled."
     save_model(tiny(), TOKENIZER, tmp_path/'tiny')
     config = replace(CONFIG, model=str(tmp_path/'tiny'), data=some_positions(tmp_path), output_dir=str(tmp_path/'run'), seed=5, max_steps=1, temperature=0.3, env_temperature=0.6, top_k=4,
-                     eval_prompts=20, max_new_tokens=2)
+                     eval_prompts=20, max_new_tokens=2, env_max_new_tokens=3)
     asked = []
-    def answers(model, tokenizer, rows, temperature=0.0, seed=0, settings=None):
+    def answers(model, tokenizer, rows, temperature=0.0, seed=0, settings=None, limits=None):
+        assert limits == dict(P=2, A=3)
         asked.append((temperature, seed if temperature or settings else None, settings and {k: (s['temperature'], s['top_k']) for k, s in settings.items()}))
         return evaluate.judge_texts(rows, [['?' if len(asked) <= 3 else r.completion()] for r in rows])
     with patch.object(training, 'judge_rows', answers): out = training.train(config)
@@ -264,6 +319,22 @@ def test_before_is_before_and_everybody_is_asked_alike(tmp_path):
     rows = [r for r in json.loads((out/'comparison.json').read_text()) if (r['metric'], r['slice']) == ('reward', 'all')]
     assert len(rows) == 9 and {r['decoding'] for r in rows} == {'greedy', 'sampled', 'tempered'}
     for r in rows: assert r['before'] < 0 < r['after'] == 1 and r['difference'] == pytest.approx(1 - r['before']) and 0.1 < r['trivial'] < 0.5
+
+
+@pytest.mark.parametrize('tokens', [144, 12])
+def test_a_run_from_before_the_second_length_goes_on_as_it_was(tmp_path, tokens):
+    "Its files do not know the field. Two steps in one go, or one and one more: the same weights."
+    save_model(tiny(), TOKENIZER, tmp_path/'tiny')
+    config = replace(CONFIG, model=str(tmp_path/'tiny'), data=some_positions(tmp_path), max_new_tokens=tokens, eval_prompts=4, entropy_coef=0.1)   # its answers all earn the same
+    def weights(out): return (sorted(out.glob('checkpoints/step-*'))[-1]/'model.safetensors').read_bytes()
+    whole = training.train(replace(config, max_steps=2, output_dir=str(tmp_path/'whole')))
+    def older(c): return {k: v for k, v in asdict(c).items() if k != 'env_max_new_tokens'}
+    with patch.object(training, 'asdict', older): out = training.train(replace(config, max_steps=1, output_dir=str(tmp_path/'run')))
+    (out/'config.json').write_text(json.dumps(older(replace(config, max_steps=1, output_dir=str(out)))))
+    assert weights(out) != weights(whole)
+    training.train(replace(TrainConfig.from_json((out/'config.json').read_text()), max_steps=2), out)
+    assert weights(out) == weights(whole)
+    assert ('evaluations so far let an answer have 144 tokens' in (out/'train.log').read_text()) == (tokens != 144)
 
 
 @pytest.mark.parametrize('choices, third', [(dict(temperature=1.0), False), (dict(temperature=1.0, env_top_p=0.9), True), (dict(temperature=0.3, top_k=4), True)])
