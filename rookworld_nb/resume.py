@@ -70,7 +70,7 @@ def model_sha256(
     digest = hashlib.sha256()
     for name, x in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(x.cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
 
 

@@ -99,6 +99,15 @@ def test_a_fault_that_never_ends(project):
     assert [row.get('how') for row in rows] == ['time', 'exit code -9', None] and rows[-1]['green']
 
 
+def test_what_a_fault_does_to_files_is_undone(project):
+    project("import pathlib, tempfile\nfolder = pathlib.Path(tempfile.mkdtemp())\n(folder/'kept').write_text('1')", "(folder/'kept').unlink()")   # the lesson clears up, with a fault as well
+    with tempfile.TemporaryFile('w+') as f:
+        mutants.walk('00_toy', [(2, "(folder/'kept').write_text('2')", 'other'), (2, '(folder/"kept").rename(folder/"gone")', 'gone')], lambda row: print(json.dumps(row), file=f, flush=True))
+        f.seek(0)
+        rows = [json.loads(line) for line in f]
+    assert [row.get('killed') for row in rows] == [False, False, None] and rows[-1]['green']
+
+
 def test_a_red_room_proves_nothing(project, tmp_path):
     found = project('assert distance(1, 3) == 3')
     campaign(found, tmp_path/'cache.jsonl', with_tests=False)
