@@ -101,9 +101,9 @@ def walk(room, todo, tell, limit=150, shared=True):
                 red = rest[max((int(l) for l in said if l.isdecimal()), default=0)]
                 how = 'time' if code in (-signal.SIGALRM, -signal.SIGPROF) else said[-1] if said and code == 1 else f'exit code {code}'
                 tell(dict(id=name, killed=bool(code), seconds=round(seconds, 2)) | (dict(how=how, red=short(red)) if code else {}))
-            start = time.time()
+            start = time.process_time()
             run_cells([s], vars(main))
-            green += time.time() - start
+            green += time.process_time() - start
         tell(dict(room=room, green=True, seconds=round(green, 1)))
     code, _, said = in_child(walker)
     if code:   # by itself, or by what the faults left behind: no verdict proves anything
