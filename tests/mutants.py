@@ -49,7 +49,7 @@ def run_cells(sources, names, told=None):
 
 
 def in_child(f, limit=None):
-    "`f(pipe)` in a forked process that may take `limit` seconds: its exit code (minus the signal that ended it), seconds, what it told."
+    "`f(pipe)` in a forked process that may work for `limit` seconds: its exit code (minus the signal that ended it), seconds, what it told."
     out, told = os.pipe()
     place, start = tempfile.mkdtemp(), time.time()
     if (pid := os.fork()) == 0:
@@ -59,7 +59,9 @@ def in_child(f, limit=None):
             with contextlib.suppress(AttributeError): ctypes.CDLL(None).prctl(1, signal.SIGKILL)   # Linux: when the parent ends, so does this
             tempfile.tempdir = os.environ['TMPDIR'] = place
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-            if limit: signal.alarm(int(limit))
+            if limit:   # seconds of work, since on a busy machine slow is not endless; one that waits ends by the clock
+                resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 5))
+                signal.alarm(10*int(limit))
             with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
                 try: f(told)
                 except BaseException as e: os.write(told, f'{type(e).__name__}: {e}'.replace('\n', ' ')[:200].encode()); raise
@@ -75,7 +77,7 @@ def in_child(f, limit=None):
 
 
 def walk(room, todo, tell, limit=150, shared=True):
-    "Run a room once, and each fault of `todo` (cell number, source, name) from its cell on, for at most `limit` seconds; `tell` hears every verdict."
+    "Run a room once, and each fault of `todo` (cell number, source, name) from its cell on, for at most `limit` seconds of work; `tell` hears every verdict."
     sources = cells(room)
     def walker(_):
         os.chdir(NBS)
@@ -86,11 +88,11 @@ def walk(room, todo, tell, limit=150, shared=True):
                 rest = [*sources[i:at], source, *sources[at + 1:]]
                 code, seconds, said = in_child(lambda told: run_cells(rest, vars(main), told), limit)
                 red = rest[max((int(l) for l in said if l.isdecimal()), default=0)]
-                how = 'time' if code == -signal.SIGALRM else said[-1] if said and code == 1 else f'exit code {code}'
+                how = 'time' if -code in (signal.SIGXCPU, signal.SIGALRM) else said[-1] if said and code == 1 else f'exit code {code}'
                 tell(dict(id=name, killed=bool(code), seconds=round(seconds, 2)) | (dict(how=how, red=short(red)) if code else {}))
-            start = time.time()
+            start = time.process_time()
             run_cells([s], vars(main))
-            green += time.time() - start
+            green += time.process_time() - start
         tell(dict(room=room, green=True, seconds=round(green, 1)))
     code, _, said = in_child(walker)
     if code:   # by itself, or by what the faults left behind: no verdict proves anything
