@@ -59,7 +59,7 @@ def _fresh(n=2500):
     for e in games:
         if held_out(e.fen): asked.setdefault(position_key(e.fen), e)
         if len(asked) == n: break
-    return [e for e in _shipped(0.0) if held_out(e.fen)][:n] + list(asked.values())
+    return list(islice((e for e in _shipped(0.0) if held_out(e.fen)), n)) + list(asked.values())
 
 
 def _openings():   # four half-moves can lead back to the start
