@@ -31,6 +31,12 @@ FENCE = re.compile(r'```python\n(.*?)```\n*', re.S)
 
 # The pages: where they come from, what they are called, and who links to whom
 
+def read_books(tree):
+    "Path -> notebook, of all notebooks in a folder."
+    files = sorted(f for f in tree.rglob('*.ipynb') if not any(p[0] in '._' for p in f.relative_to(tree).parts))
+    return {PurePosixPath(f.relative_to(tree).as_posix()): json.loads(f.read_text(encoding='utf-8')) for f in files}
+
+
 def page_names(books):
     "Path of every notebook -> path of its page, by nbdev's `output-file`."
     names = {}
@@ -67,6 +73,14 @@ def renamed(node, names):
 def notebook(page): return str(page.with_suffix('.ipynb'))
 
 
+def lost_words(books):
+    "What nbdev leaves out without a word: text below title and question, in the first cell."
+    for source, book in books.items():
+        first = book['cells'][0]
+        if first['cell_type'] == 'markdown' and re.sub(r'\A#.*\n*|^>.*\n?', '', ''.join(first['source']), flags=re.M).strip():
+            yield f'{source}: what stands below title and question in the first cell would be lost; give it a cell of its own'
+
+
 # Signatures: nbdev shows each above the source it comes from, which has it already
 
 def shown_docs(cell):
@@ -96,6 +110,7 @@ def entry(text, source_follows):
     signature = FENCE.search(text)
     text = FENCE.sub('', re.sub(r'\A\s*---\s*', '', text))
     text = re.sub(r'\A(\[source\]\(\S+?\))\{.*?\}\s*(### .*)', r'\2\n\n\1{.source}', text)   # the name first, so that the search finds it
+    text = re.sub(r'<(?=[a-z/])', '&lt;', text)                                # docstrings speak of tags, they do not use them
     if signature and not source_follows: text += '\n\n' + parameters(signature[1])
     return {'cell_type': 'markdown', 'metadata': {}, 'source': text}
 
@@ -153,7 +168,7 @@ def numbers_right(html):
 
 def prepare(tree, home):
     "Make nbdev's notebooks ready for rendering, in place, and the run directories among them into reports."
-    books = {PurePosixPath(f.relative_to(tree).as_posix()): json.loads(f.read_text(encoding='utf-8')) for f in sorted(tree.rglob('*.ipynb'))}
+    books = read_books(tree)
     names = page_names(books)
     entries = {page: {docs[0].lower() for docs in map(shown_docs, books[source]['cells']) if docs} for source, page in names.items()}
     for source, page in names.items():
@@ -197,12 +212,12 @@ def localize(out):
 def reading_list(contents, pages, level='##'):
     "The lines of `llms.txt`: every page of the sidebar with the question that it answers."
     for item in contents:
-        if isinstance(item, str):
-            page = pages[PurePosixPath(item)]
-            yield f'- [{page.title}]({page.out.with_suffix(".llms.md")}): {page.meta.get("description", "")}'
-        elif 'section' in item:
-            yield f'\n{level} {item["section"]}\n'
-            yield from reading_list(item['contents'], pages, level + '#')
+        item = {'href': item} if isinstance(item, str) else item
+        if 'section' in item: yield f'\n{level} {item["section"]}\n'
+        if page := pages.get(PurePosixPath(item.get('href', ''))):
+            question = page.meta.get('description', '')
+            yield f'- [{page.title}]({page.out.with_suffix(".llms.md")})' + ': '*bool(question) + question
+        yield from reading_list(item.get('contents', []), pages, level + '#')
 
 
 # What must not be on it
@@ -264,7 +279,7 @@ def make_docs(target):
             if any(target.iterdir()) and not (target/'site_libs').is_dir(): raise SystemExit(f'{target} is not empty and no site that this command made')
             shutil.rmtree(target)
         shutil.copytree(site.out, target)
-    return len(site.pages), [*site.warnings, *problems(target)]
+    return len(site.pages), [*lost_words(read_books(config.nbs_path)), *site.warnings, *problems(target)]
 
 
 if __name__ == '__main__':

@@ -25,7 +25,7 @@ def book(*sources, output_file=None):
 
 
 def documented(name, signature):
-    text = f'---\n\n[source](https://host/x.py#L3){{target="_blank" style="float:right"}}\n\n### {name}\n\n```python\n{signature}\n```\n\n*One sentence.*'
+    text = f'---\n\n[source](https://host/x.py#L3){{target="_blank" style="float:right"}}\n\n### {name}\n\n```python\n{signature}\n```\n\n*One sentence about <img>.*'
     return dict(cell_type='code', source=f'#| echo: false\nshow_doc({name})', outputs=[dict(data={'text/markdown': text})])
 
 
@@ -62,6 +62,12 @@ def test_the_sidebar_names_pages_in_the_order_of_the_notebooks():
         {'section': 'Runs', 'contents': ['runs/2026-11-21_x.ipynb', {'text': 'x', 'href': 'grpo/kl.ipynb'}]}]
 
 
+def test_words_that_nbdev_would_drop_are_told():
+    def first(text): return {PurePosixPath('x.ipynb'): dict(cells=[dict(cell_type='markdown', source=text)])}
+    for kept in ('# x', '# x\n\n> why?', '# x\n\n> why?\n'): assert list(docs.lost_words(first(kept))) == []
+    for lost in ('# x\n\n> why?\n\nBecause.', '# x\nBecause.', '# x\n\n> why?\n\n# y'): assert 'x.ipynb: what stands below' in next(docs.lost_words(first(lost)))
+
+
 # signatures
 
 def test_an_entry_stands_above_its_own_source_and_its_signature_is_there_once():
@@ -72,6 +78,7 @@ def test_an_entry_stands_above_its_own_source_and_its_signature_is_there_once():
     assert [re.sub(r'#\|.*\n', '', t)[:12] for t in text] == ['N = 3', '### f\n\n[sour', 'def f(x): re', '### g\n\n[sour', '# why\n@cache']
     assert sum(t.count('def g(') for t in text) == sum(t.count('a count') for t in text) == 1
     assert text[-1].endswith('def _helper(): pass')
+    assert text[1].endswith('*One sentence about &lt;img>.*')
 
 
 def test_a_signature_without_source_is_a_table():
@@ -198,7 +205,7 @@ def test_search_dark_mode_and_fonts_from_a_file(site, page):
     page.goto((site/'index.html').as_uri())
     find(page, 'kl_full').click()
     page.wait_for_url(re.compile(r'kl\.html#kl_full$'))
-    assert page.locator('h3#kl_full').is_visible()
+    assert page.locator('#kl_full').is_visible()
     assert page.inner_text('main').count('def kl_full(') == 1
     assert page.evaluate("document.fonts.check('16px KaTeX_Main')")
     bright = page.evaluate('getComputedStyle(document.body).backgroundColor')
@@ -225,4 +232,4 @@ def test_below_a_path_of_a_server(site, page, tmp_path):
         page.locator('.navbar-brand').first.click()
         page.wait_for_url(root + 'index.html')
         server.shutdown()
-    assert [w for w in page.wrong if 'favicon' not in w] == []
+    assert page.wrong == []
