@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Turn nbs/ into a website, without Quarto: `pip install -e ".[dev,docs]" && python .ci/make_docs.py`, then open _docs/index.html.
 
-nbdev prepares the notebooks as for `nbdev_docs`, smalldocs renders them by the same `_quarto.yml` and `sidebar.yml`. Between the two,
-pages get the names that nbdev gives them, links become relative, and every signature is shown once; afterwards formulas, fonts and
-search are made to work without a network, from a file, and below any path. A dead link, or a page that would ask another host for
-something, is printed, and the exit code is 1."""
+nbdev prepares the notebooks as for `nbdev_docs`, smalldocs renders them by the same `_quarto.yml` and `sidebar.yml`, in the Markdown that
+nbdev writes for Quarto (MkDocs and Sphinx would each want a second configuration, and a converter). Between the two, pages get the names
+that nbdev gives them, links become relative, and every signature is shown once; afterwards formulas, fonts and search are made to work
+without a network, from a file, and below any path. A dead link, or a page that would ask another host for something, is printed, and the
+exit code is 1."""
 import argparse
 import ast
 import json
@@ -158,6 +159,7 @@ def numbers_right(html):
         body = [row[::-1] for row in cells if any(kind == 'd' for kind, _ in row)]
         numeric = {k for k in range(max(map(len, body), default=0)) if all(row[k][0] == 'd' and NUMBER.fullmatch(row[k][1]) for row in body if len(row) > k)}
         def row(found):
+            if 'colspan' in found[0]: return found[0]
             left = iter(range(len(re.findall('<t[dh]', found[0])) - 1, -1, -1))
             return re.sub(r'<(t[dh])', lambda m: f'<{m[1]} class="number"' if next(left) in numeric else m[0], found[0])
         return re.sub(r'<tr.*?</tr>', row, found[0], flags=re.S)
@@ -188,11 +190,11 @@ def prepare(tree, home):
     sidebar = tree/'sidebar.yml'
     sidebar.write_text(yaml.safe_dump(renamed(yaml.safe_load(sidebar.read_text(encoding='utf-8')), names), sort_keys=False), encoding='utf-8')
     config = yaml.safe_load((tree/'_quarto.yml').read_text(encoding='utf-8'))
-    config['format'] = {'html': {k: v for k, v in config['format']['html'].items() if k != 'keep-md'} | {'include-in-header': 'search.html'}}
+    config['format'] = {'html': {k: v for k, v in config['format']['html'].items() if k != 'keep-md'} | {'include-in-header': 'head.html'}}
     config['smalldocs'] = {'linkify': True}                                    # `11a_kl` in backticks leads to the page of that notebook
     (tree/'_quarto.yml').write_text(yaml.safe_dump(config, sort_keys=False), encoding='utf-8')
     (tree/'_symbols.json').write_text(json.dumps({s.stem: f'/{p}' for s, p in names.items()}), encoding='utf-8')
-    shutil.copy(HERE/'docs'/'search.html', tree)
+    shutil.copy(HERE/'docs'/'head.html', tree)
     return yaml.safe_load(sidebar.read_text(encoding='utf-8'))['website']['sidebar']['contents']
 
 

@@ -93,7 +93,7 @@ def test_a_signature_without_source_is_a_table():
 
 
 def test_columns_of_numbers_are_aligned_and_others_are_not():
-    html = '<table border="1" class="dataframe"><thead><tr><th></th><th>why</th><th>n</th></tr></thead><tbody><tr><th>0</th><td>a 1</td><td>-1.5e-3</td></tr><tr><th>1</th><td>2</td><td></td></tr></tbody></table>'
+    html = '<table border="1" class="dataframe"><thead><tr><th></th><th colspan="2">both</th></tr><tr><th></th><th>why</th><th>n</th></tr></thead><tbody><tr><th>0</th><td>a 1</td><td>-1.5e-3</td></tr><tr><th>1</th><td>2</td><td></td></tr></tbody></table>'
     assert re.findall(r'<t[dh] class="number">([^<]*)', docs.numbers_right(html)) == ['n', '-1.5e-3', '']
     assert docs.numbers_right('<table><tr><td>1</td></tr></table>') == '<table><tr><td>1</td></tr></table>'
 
@@ -206,6 +206,7 @@ def test_search_dark_mode_and_fonts_from_a_file(site, page):
     find(page, 'kl_full').click()
     page.wait_for_url(re.compile(r'kl\.html#kl_full$'))
     assert page.locator('#kl_full').is_visible()
+    assert page.evaluate("(r => r.top > 0 && r.bottom < innerHeight)(document.querySelector('.sidebar-link.active').getBoundingClientRect())")
     assert page.inner_text('main').count('def kl_full(') == 1
     assert page.evaluate("document.fonts.check('16px KaTeX_Main')")
     bright = page.evaluate('getComputedStyle(document.body).backgroundColor')
