@@ -192,18 +192,25 @@ def prepare(tree, home):
     config = yaml.safe_load((tree/'_quarto.yml').read_text(encoding='utf-8'))
     config['format'] = {'html': {k: v for k, v in config['format']['html'].items() if k != 'keep-md'} | {'include-in-header': 'head.html'}}
     config['smalldocs'] = {'linkify': True}                                    # `11a_kl` in backticks leads to the page of that notebook
+    stems = [s.stem for s in names]
+    called = {name: f'/{p}' for s, p in names.items() for name in (str(s.with_suffix('')), s.stem) if name not in stems or stems.count(name) == 1}
     (tree/'_quarto.yml').write_text(yaml.safe_dump(config, sort_keys=False), encoding='utf-8')
-    (tree/'_symbols.json').write_text(json.dumps({s.stem: f'/{p}' for s, p in names.items()}), encoding='utf-8')
+    (tree/'_symbols.json').write_text(json.dumps(called), encoding='utf-8')
     shutil.copy(HERE/'docs'/'head.html', tree)
     return yaml.safe_load(sidebar.read_text(encoding='utf-8'))['website']['sidebar']['contents']
 
 
+PICTURE = re.compile(r'(?P<code>^(?P<fence>`{3,}).*?^(?P=fence))|<img(?=[^>]* src="data:)(?:[^>]* alt="(?P<alt>[^"]*)")?[^>]*>|<svg.*?</svg>', re.S | re.M)
+
 def localize(out):
-    "Formulas, fonts and search without a network."
+    "Formulas, fonts and search without a network, and Markdown without pictures in letters."
     for page in out.rglob('*.html'):
         text = page.read_text(encoding='utf-8')
         if KATEX in text: page.write_text(text.replace(KATEX, os.path.relpath(out/'site_libs'/'katex', page.parent)), encoding='utf-8')
-    shutil.copytree(HERE/'docs'/'katex', out/'site_libs'/'katex')
+    for page in out.rglob('*.llms.md'):                                          # who reads Markdown wants the position, not its pixels
+        text = PICTURE.sub(lambda m: m['code'] or f'(picture: {m["alt"]})'*bool(m['alt']) or '(picture)', page.read_text(encoding='utf-8'))
+        page.write_text(text, encoding='utf-8')
+    shutil.copytree(HERE/'docs'/'katex', out/'site_libs'/'katex', ignore=shutil.ignore_patterns('README.md'))
     for sheet in (out/'site_libs'/'themes').glob('*.css'):
         sheet.write_text(re.sub(r'@import url\(https?:[^)]*\);', '', sheet.read_text(encoding='utf-8')), encoding='utf-8')
     index = out/'search.json'

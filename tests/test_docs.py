@@ -98,6 +98,12 @@ def test_columns_of_numbers_are_aligned_and_others_are_not():
     assert docs.numbers_right('<table><tr><td>1</td></tr></table>') == '<table><tr><td>1</td></tr></table>'
 
 
+def test_pictures_in_letters_leave_the_markdown_and_code_stays():
+    picture = lambda m: m['code'] or m['alt'] or '-'
+    text = '```python\nf\'<img alt="{x}" src="data:{y}">\'\n```\n<p><img class="b" alt="8/8 w" src="data:image/png;base64,AAAA" width="3"><svg>\n</svg></p> <img src="data:x"> <img src="a.png">'
+    assert docs.PICTURE.sub(picture, text) == '```python\nf\'<img alt="{x}" src="data:{y}">\'\n```\n<p>8/8 w-</p> - <img src="a.png">'
+
+
 # faults, each put in by hand
 
 FAULTS = {
