@@ -377,6 +377,7 @@ def uci_command(
         config, _ = read_config(UciConfig, sys.argv[1:] if args is None else args, 'rookworld_uci')
         from rookworld_nb.uci import serve
         serve(config)
+        os._exit(0)     # quit means now, and taking torch down would take longer than the rest
     return run_command(work, 'rookworld_uci')
 
 # %% ../nbs/20_cli.ipynb #64669bd8

@@ -274,6 +274,7 @@ class _Ears:
     def _uci(self, rest):
         for line in [f'id name rookworld_nb {__version__} {self.config.model}', 'id author the rookworld_nb authors',
                      *option_lines(self.first), 'uciok']: self.say(line)
+        self.jobs.put(self.ensure)               # a chess program will ask for more
 
     def _debug(self, rest):
         if rest.split()[:1] not in (['on'], ['off']): raise ValueError('debug is on or off')
