@@ -324,11 +324,15 @@ def data_command(
 def eval_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
-    "Measure a model, or two, on held-out rows; the tables are printed and, on request, written."
+    "Measure a model, or two, on held-out rows, or in a match; the tables are printed and, on request, written."
     def work():
         config, _ = read_config(EvalConfig, two_models(sys.argv[1:] if args is None else args), 'rookworld_eval')
-        from rookworld_nb.exam import run_evaluation
-        run_evaluation(config, _played if config.games else None)
+        if config.opponent:
+            from rookworld_nb.match import run_match
+            run_match(config)
+        else:
+            from rookworld_nb.exam import run_evaluation
+            run_evaluation(config, _played if config.games else None)
         if config.output: print(f'Results: {config.output}')
     return run_command(work, 'rookworld_eval')
 
