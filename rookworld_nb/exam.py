@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['eval_rows', 'learned_from', 'seen_note', 'mark_seen', 'decodings', 'model_answers', 'trivial_answers', 'side_by_side',
-           'label_note', 'worst_answers', 'eval_page', 'run_evaluation']
+           'label_note', 'worst_answers', 'eval_page', 'output_files', 'run_evaluation']
 
 # %% ../nbs/12a_exam.ipynb #9cfb7eff
 import html
@@ -205,20 +205,24 @@ def eval_page(
             f'<style>{_STYLE}</style>{"".join(parts)}</html>')
 
 # %% ../nbs/12a_exam.ipynb #aa3497ae
-def _outputs(output):
-    "Format -> file. A directory gets all three; its parents are made, so that a place that cannot be written is found first."
+def output_files(
+    output: str|None,   # a file of one kind, or a directory; None writes nothing
+    name: str = 'eval', # of the files in a directory
+    kinds: tuple[str, ...] = ('json', 'csv', 'html'), # what there is to write
+) -> dict[str, Path]:   # kind -> file
+    "A directory gets every kind; parents are made, so that a place that cannot be written is found first."
     if not output: return {}
     out = Path(output)
-    single = out.suffix in ('.json', '.csv', '.html') and not out.is_dir()
+    single = out.suffix[1:] in kinds and not out.is_dir()
     (out.parent if single else out).mkdir(parents=True, exist_ok=True)
-    return {out.suffix[1:]: out} if single else {kind: out/f'eval.{kind}' for kind in ('json', 'csv', 'html')}
+    return {out.suffix[1:]: out} if single else {kind: out/f'{name}.{kind}' for kind in kinds}
 
 
 def _records(frame): return frame.astype(object).where(frame.notna(), None).to_dict('records')
 
 
 def _write(config, rows, metrics, changes, page):
-    for kind, file in _outputs(config.output).items():
+    for kind, file in output_files(config.output).items():
         if kind == 'csv': metrics.to_csv(file, index=False)
         elif kind == 'html': file.write_text(page(), encoding='utf-8')
         else:
@@ -267,7 +271,7 @@ def run_evaluation(
 ) -> pd.DataFrame:           # columns model, decoding, metric, value, low, high, n, task, slice; trivial answers have decoding '-'
     "Ask, judge, print, and write."
     if config.threads: torch.set_num_threads(config.threads)
-    _outputs(config.output)
+    output_files(config.output)
     rows, sources = eval_rows(config), _sources(config)
     models = list(sources)
     engine = engine_labels(rows, config.nodes, path=config.stockfish_path) if config.engine else None

@@ -16,7 +16,7 @@ def call(command, *args, cwd, **environ):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize('command', ['train', 'pretrain', 'data', 'eval', 'report', 'export', 'sweep'])
+@pytest.mark.parametrize('command', ['train', 'pretrain', 'data', 'eval', 'report', 'export', 'sweep', 'uci'])
 def test_help(command, tmp_path):
     code, out, err = call(command, '--help', cwd=tmp_path)
     assert (code, err) == (0, '')

@@ -1,0 +1,265 @@
+"rookworld_uci as a chess program meets it: conversations, nonsense, sudden ends. UCI_LINES=10000 UCI_GAMES=200 for a long night."
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from unittest.mock import patch
+import chess
+import chess.engine
+import pytest
+from rookworld_nb.config import UciConfig
+from rookworld_nb.uci import LONGEST, Engine, Search, serve
+
+LINES = int(os.environ.get('UCI_LINES', 400))   # of nonsense
+GAMES = int(os.environ.get('UCI_GAMES', 2))     # through python-chess
+PLIES = 6 if GAMES == 2 else 200                # half-moves of one, at most
+REAL = [sys.executable, '-c', 'import sys; from rookworld_nb.cli import uci_command as command; sys.exit(command())']
+FAKE = [sys.executable, '-c', 'from test_uci import serve_fake; serve_fake()']
+ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'}
+UCI = [re.compile(p) for p in (
+    r'id (name|author) \S.*', r'option name \S+ type (check default (true|false)|spin default \d+ min \d+ max \d+|string default \S.*)', 'uciok', 'readyok',
+    r'info string \S.*', r'info depth 0 score (mate 0|cp 0)', r'info depth \d+ multipv \d (score (cp|mate) -?\d+ )?nodes \d+ time \d+ pv( [a-h][1-8][a-h][1-8][qrbn]?)+',
+    r'bestmove (0000|[a-h][1-8][a-h][1-8][qrbn]?( ponder [a-h][1-8][a-h][1-8][qrbn]?)?)')]
+
+
+class Fake:
+    "Plays any legal move, at once; every now and then it breaks, or is slow."
+    def __init__(self): self.config, self.stopped, self.helped = None, lambda: False, ''
+
+    def look(self, _, board, only=(), draw=0, depth=1):
+        board, line = board.copy(), ()
+        for n in range(min(depth, 4)):
+            moves = only if only and not line else sorted(m.uci() for m in board.legal_moves)
+            if not moves: return
+            line = (*line, random.Random(f'{draw} {n}').choice(moves))
+            board.push_uci(line[-1])
+            self.moves, self.refused, self.text = ((line[0], 0.25),), (), ''
+            self.stopped()
+            if draw % 7 == 6: raise RuntimeError('broken\nhere')
+            yield self, line
+
+
+class Slow(Fake):
+    def look(self, *how):
+        while not self.stopped(): time.sleep(0.001)
+        yield from super().look(*how)
+
+
+def serve_fake():
+    def load(config, log):
+        print('this is printed by somebody else')
+        player = Slow() if config.seed == 1 else Fake()
+        if config.seed == 2: time.sleep(1000)
+        return player, player.look
+    serve(UciConfig(seed=int(os.environ.get('FAKE', 0))), load)
+
+
+def proper(lines):
+    for line in lines: assert any(p.fullmatch(line) for p in UCI), line
+    return lines
+
+
+class Talk:
+    "A conversation with an engine in a process of its own."
+    def __init__(self, command=FAKE, **environ):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+                                        cwd=os.path.dirname(__file__), env=ENVIRON | environ)
+        self.said = []
+
+    def say(self, *lines):
+        for line in lines: self.process.stdin.write(line + '\n')
+        self.process.stdin.flush()
+
+    def until(self, start):
+        "What is said up to a line that begins so."
+        found = []
+        while not found or not found[-1].startswith(start):
+            line = self.process.stdout.readline()
+            assert line, (found, self.process.stderr.read())
+            found.append(line.rstrip('\n'))
+        self.said += found
+        return found
+
+    def end(self, seconds=60):
+        "Wait for the end: exit code, standard error."
+        out, err = self.process.communicate(timeout=seconds)
+        proper([*self.said, *out.splitlines()])
+        return self.process.returncode, out, err
+
+
+def test_conversation():
+    talk = Talk()
+    talk.say('uci')
+    assert talk.until('uciok')[0].startswith('id name rookworld_nb')
+    talk.say('debug on', 'isready', 'ucinewgame', 'position startpos moves e2e4', 'go movetime 1000')
+    move = talk.until('bestmove')[-1].split()[1]
+    board = chess.Board()
+    board.push_uci('e2e4')
+    assert chess.Move.from_uci(move) in board.legal_moves
+    talk.say('go infinite', 'isready')
+    assert not any(s.startswith('bestmove') for s in talk.until('readyok'))
+    talk.say('stop')
+    talk.until('bestmove')
+    talk.say('position startpos moves f2f3 e7e5 g2g4 d8h4', 'go')
+    assert talk.until('bestmove')[-2:] == ['info depth 0 score mate 0', 'bestmove 0000']
+    talk.say('quit')
+    code, out, err = talk.end()
+    assert (code, out, err) == (0, '', 'this is printed by somebody else\n')
+
+
+@pytest.mark.parametrize('how', ['quit', 'end of input', 'terminated', 'nobody reads'])
+def test_the_end_comes_in_the_middle_of_a_search(how):
+    talk = Talk(FAKE=' 1')   # slow: thinks until it is stopped
+    talk.say('uci', 'isready')
+    talk.until('readyok')
+    talk.say('go movetime 1' if how == 'end of input' else 'go infinite', 'isready')
+    if how != 'end of input': talk.until('readyok')
+    start = time.monotonic()
+    if how == 'quit': talk.say('quit')
+    if how == 'end of input': talk.process.stdin.close(); talk.process.stdin = None
+    if how == 'terminated': talk.process.terminate()
+    if how == 'nobody reads':
+        talk.process.stdout.close()
+        talk.say('isready', 'isready')
+        assert talk.process.wait(30) == 0
+        return
+    code, out, err = talk.end(30)
+    assert time.monotonic() < start + 20 and 'Traceback' not in err
+    assert code == (-signal.SIGTERM if how == 'terminated' else 0)   # the command itself says 130: see below
+    assert ('bestmove' in out) == (how == 'end of input')
+
+
+def test_quit_while_the_weights_are_read():
+    talk = Talk(FAKE='2')
+    talk.say('uci', 'isready')
+    talk.until('uciok')
+    time.sleep(0.3)
+    talk.say('quit')
+    code, out, err = talk.end(20)
+    assert code == 0 and 'Traceback' not in err
+
+
+def test_interrupts():
+    talk = Talk(FAKE='1')
+    talk.say('isready', 'go infinite', 'isready')
+    talk.until('readyok')
+    talk.until('readyok')
+    talk.process.send_signal(signal.SIGINT)      # ends the search
+    talk.until('bestmove')
+    talk.say('isready')
+    talk.until('readyok')
+    talk.process.send_signal(signal.SIGINT)      # ends the engine
+    assert talk.end(20)[0] != 0
+
+
+def test_bad_model_is_one_line():
+    talk = Talk([*REAL, '--model', 'nowhere'])
+    talk.say('uci', 'isready')
+    code, out, err = talk.end(120)
+    assert code == 2 and err.startswith("rookworld_uci: no model 'nowhere'") and err.count('\n') == 1
+
+
+# nonsense
+
+FENS = [chess.STARTING_FEN, '8/8/8/8/8/8/8/8 w - - 0 1', '4k3/8/8/8/8/8/4r3/4K3 b - - 0 1', '8/P5k1/8/8/8/8/6K1/8 w - - 0 1', 'r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 99 200',
+        '7k/5Q2/6K1/8/8/8/8/8 b - - 0 1', 'k7/8/8/8/8/8/8/K7 w - - 0 1', 'rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR x KQkq e9 -1 zz', '9/8/8', 'k'*64, '4k3/8/8/8/8/8/8/4K3 w - - ² ٣']
+WORDS = ['uci', 'isready', 'ucinewgame', 'position', 'go', 'stop', 'ponderhit', 'setoption', 'debug', 'register', 'startpos', 'fen', 'moves', 'name', 'value', 'on', 'off', 'depth',
+         'movetime', 'wtime', 'btime', 'winc', 'movestogo', 'nodes', 'mate', 'infinite', 'ponder', 'searchmoves', 'e2e4', 'e7e8q', 'a1a1', '0000', 'z9z9', '-1', '0', '1', '99999999999999999999',
+         'nan', '1e9', 'Temperature', 'TopK', 'Seed', 'WorldModel', 'MultiPV', 'LogFile', 'Ponder', 'true', '<empty>', 'later', '\t', '\x00', '\ud800', '\u2028', '♔', '٣', "'; drop", '%s{}', '-']
+
+
+def nonsense(rng):
+    "A line that a chess program might send, or nobody ever."
+    def numbers(): return ' '.join(f'{rng.choice(["depth", "movetime", "wtime", "btime", "winc", "nodes", "mate", "movestogo"])} {rng.choice(["3", "1", "0", "-5", "50", "abc", ""])}' for _ in range(rng.randint(0, 3)))
+    def moves():
+        board, found = chess.Board(), []
+        for _ in range(rng.randint(0, 12)):
+            if not (legal := sorted(m.uci() for m in board.legal_moves)): break
+            found.append(rng.choice(legal))
+            board.push_uci(found[-1])
+        if rng.random() < 0.3: found.insert(rng.randint(0, len(found)), rng.choice(WORDS))
+        return ' '.join(found)
+    def option(): return f'setoption name {rng.choice(["Temperature", "TopK", "Seed", "MultiPV", "Ponder", "WorldModel", "top k", "Hash", "Threads", ""])} value {rng.choice(["1", "0.5", "true", "-1", "x", "", "5", "1e99"])}'
+    line = rng.choice([
+        lambda: f'position startpos moves {moves()}', lambda: f'position fen {rng.choice(FENS)}{rng.choice([" moves ", " "])}{moves()}', lambda: f'go {numbers()}',
+        lambda: rng.choice(['go infinite', 'go ponder', 'stop', 'ponderhit', 'ucinewgame', 'isready', 'uci', 'debug on', 'debug off', 'register later']), option,
+        lambda: ' '.join(rng.choices(WORDS, k=rng.randint(0, 9))), lambda: ''.join(chr(rng.randrange(rng.choice([128, 0x110000]))) for _ in range(rng.randint(0, 60))),
+        lambda: rng.choice(WORDS)*rng.choice([1, 1, 50, 5000])])()
+    if rng.random() < 0.2: line = ' '.join(w for w in line.split(' ') if rng.random() < 0.8)
+    if rng.random() < 0.1: line = line[:rng.randint(0, len(line))]
+    if rng.random() < 0.001: line = line + ' x'*LONGEST
+    return line.replace('\n', ' ').replace('quit', 'quiet')
+
+
+def test_nonsense():
+    "Every go gets one bestmove, legal where it was asked; a position is taken whole or not at all; nothing else than UCI is said."
+    rng, said, player = random.Random(16), [], Fake()
+    engine = Engine(UciConfig(), said.append, lambda config, log: (player, player.look))
+    worker = threading.Thread(target=engine.work)
+    worker.start()
+    asked = []
+    with patch('rookworld_nb.uci.Search', lambda *how: asked.append(Search(*how)) or asked[-1]):
+        for _ in range(LINES):
+            before, spoken, line = engine.board, len(said), nonsense(rng)
+            engine.hear(line)
+            if engine.board is not before: assert not engine.board.status() & ~(chess.STATUS_INVALID_EP_SQUARE | chess.STATUS_BAD_CASTLING_RIGHTS), line
+            if any(s.startswith('info string move ') for s in said[spoken:]): assert engine.board is before, line
+    end = len(said)
+    for line in ('stop', 'isready'): engine.hear(line)
+    engine.hang_up()
+    worker.join(120)
+    assert not worker.is_alive() and 'readyok' in said[end:]
+    found = [s.split()[1] for s in proper(said) if s.startswith('bestmove')]
+    assert len(found) == len(asked) > LINES//20
+    for move, search in zip(found, asked):
+        legal = {m.uci() for m in search.board.legal_moves} or {'0000'}
+        assert move in (search.go.only or legal) and move in legal
+
+
+def test_nonsense_on_a_pipe():
+    rng, talk = random.Random(17), Talk()
+    lines = [*(nonsense(rng).encode('utf-8', 'replace').decode() for _ in range(LINES)), 'stop', 'setoption name TheEnd']
+    threading.Thread(target=talk.say, args=lines).start()
+    talk.until("info string no option 'TheEnd'")
+    talk.say('quit')
+    code, out, err = talk.end()
+    assert code == 0 and 'Traceback' not in err
+
+
+# nano, through python-chess
+
+@pytest.fixture(scope='module')
+def nano():
+    engine = chess.engine.SimpleEngine.popen_uci(REAL, timeout=120, env=ENVIRON)
+    yield engine
+    engine.quit()
+
+
+def test_games(nano):
+    "Every move is legal, or python-chess would raise; games end."
+    rng = random.Random(0)
+    for n in range(GAMES):
+        nano.configure({'Temperature': 0.6, 'TopK': 5, 'Seed': n})
+        board = chess.Board()
+        while not board.is_game_over(claim_draw=True) and board.ply() < PLIES:
+            if board.turn == (n % 2 == 0): board.push(nano.play(board, chess.engine.Limit(time=60), game=n).move)
+            else: board.push(rng.choice(list(board.legal_moves)))
+        assert board.ply() >= 4
+
+
+def test_analysis(nano):
+    lines = nano.analyse(chess.Board(), chess.engine.Limit(depth=2), multipv=3)
+    assert [l['multipv'] for l in lines] == [1, 2, 3] and all(l['pv'] and l['score'].relative.score() is not None for l in lines)
+    assert lines[0]['depth'] == 2 and len(lines[0]['pv']) == 2
+
+
+def test_stop(nano):
+    with nano.analysis(chess.Board(), chess.engine.Limit()) as analysis:
+        analysis.next()
+        start = time.monotonic()
+        analysis.stop()
+        assert analysis.wait().move in chess.Board().legal_moves and time.monotonic() < start + 20
