@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from .config import (Choice, Config, DataConfig, EvalConfig, ExportConfig, PretrainConfig, ReportConfig,
-                                 SweepConfig, TrainConfig, complaint, describe, kind_of, token_limits)
+                                 SweepConfig, TrainConfig, complaint, describe, kind_of)
 from .health import HealthError
 
 # %% ../nbs/20_cli.ipynb #cf963e21
@@ -317,7 +317,7 @@ def _played(name, config):
     from rookworld_nb.play import self_play, summarize_play
     model, tokenizer = load_model(name, pick_device(config.device))
     games = pd.concat([self_play(model, tokenizer, config.games, seed=config.seed, world=world,
-                                 limits=token_limits(config)) for world in ('model', 'rules')])
+                                 limits=config.token_limits) for world in ('model', 'rules')])
     table = summarize_play(games, config.seed)
     return table.assign(
         task='play', slice='all', metric=table.metric + table.world.map({'model': '', 'rules': '_among_rules'})
