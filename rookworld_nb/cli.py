@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from .config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, PretrainConfig, ReportConfig,
-                                 SweepConfig, TrainConfig, UciConfig, describe, kind_of, parse_value, token_limits)
+                                 SweepConfig, TrainConfig, UciConfig, describe, kind_of, parse_value)
 from .health import HealthError
 
 # %% ../nbs/20_cli.ipynb #2714755a
@@ -301,7 +301,7 @@ def _played(name, config):
     from rookworld_nb.play import self_play, summarize_play
     model, tokenizer = load_model(name, pick_device(config.device))
     games = pd.concat([self_play(model, tokenizer, config.games, max_plies=config.max_plies, seed=config.seed,
-                                 world=world, limits=token_limits(config)) for world in ('model', 'rules')])
+                                 world=world, limits=config.token_limits) for world in ('model', 'rules')])
     table = summarize_play(games, config.seed)
     return table.assign(
         task='play', slice='all', metric=table.metric + table.world.map({'model': '', 'rules': '_among_rules'})

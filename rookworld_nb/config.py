@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WORDS', 'VALUE_ALIASES', 'OUTSIDE_BASELINES', 'TINY', 'SWITCH', 'kind_of', 'complaint', 'Config', 'TrainConfig',
            'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'SweepConfig', 'ExportConfig', 'UciConfig',
-           'token_limits', 'Choice', 'describe', 'parse_value']
+           'Choice', 'describe', 'parse_value']
 
 # %% ../nbs/00_config.ipynb #714228a5
 import inspect
@@ -221,9 +221,14 @@ class TrainConfig(Config):
         return self.prompts_per_step * self.group_size
 
     @property
+    def token_limits(self) -> dict[str, int]: # {'P': …, 'A': …}
+        "The most tokens that a completion of each task may have, end token included."
+        return dict(P=self.max_new_tokens, A=self.env_max_new_tokens or self.max_new_tokens)
+
+    @property
     def max_length(self) -> int: # L
-        "Most tokens that a completion of either task may have: the constant length of the loss."
-        return max(token_limits(self).values())
+        "The longer of both: the constant length of the loss."
+        return max(self.token_limits.values())
 
 # %% ../nbs/00_config.ipynb #2628c8ff
 def _check_train_ranges(c):
@@ -384,6 +389,8 @@ class EvalConfig(Config):
     device: str = 'auto'            # auto, cpu, cuda, cuda:N or mps; auto takes a GPU when there is one
     threads: int = 0                # CPU threads; 0 uses every core
 
+    token_limits = TrainConfig.token_limits
+
     def __post_init__(self):
         super().__post_init__()
         _check_common(self, shares=['max_bad_rows'], not_negative=['temperature', 'seed', 'threads', 'games'],
@@ -470,13 +477,6 @@ class UciConfig(Config):
         super().__post_init__()
         _check_common(self, not_negative=['temperature', 'top_k', 'seed', 'threads'])
         self._require('between 1 and 5', lambda v: 1 <= v <= 5, 'multipv')
-
-# %% ../nbs/00_config.ipynb #d2abbef6
-def token_limits(
-    config: Config,    # a `TrainConfig` or an `EvalConfig`: max_new_tokens, env_max_new_tokens
-) -> dict[str, int]:   # {'P': …, 'A': …}, tokens
-    "The most tokens that a completion of each task may have, end token included."
-    return dict(P=config.max_new_tokens, A=config.env_max_new_tokens or config.max_new_tokens)
 
 # %% ../nbs/00_config.ipynb #891edcf3
 TINY = TrainConfig(max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1,

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 import pandas as pd
 import torch
-from .config import EvalConfig, token_limits
+from .config import EvalConfig
 from .engine import find_engine
 from .loader import load_model, pick_device
 from .dataset import Example, audit_labels, load_rows
@@ -102,7 +102,7 @@ def model_answers(
     "What one model answers."
     model, tokenizer = load_model(name, pick_device(config.device))
     return {how: mark_seen(judge_rows(model, tokenizer, rows, t, config.seed, config.batch_size, engine=engine,
-                                      limits=token_limits(config)), rows)
+                                      limits=config.token_limits), rows)
             for how, t in decodings(config).items()}
 
 

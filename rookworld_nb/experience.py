@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 import torch
 from torch import Tensor
-from .config import OUTSIDE_BASELINES, TrainConfig, token_limits
+from .config import OUTSIDE_BASELINES, TrainConfig
 from .dataset import Example, Rows
 from .reward_scorer import WEIGHTS, Score
 from .scoring import Scorer, make_scorer
@@ -145,7 +145,7 @@ def collect(
 ) -> tuple[Experience, dict]: # and seconds spent in 'rollout' and 'score'
     "Sample a group for every prompt and score it."
     t0, G = time.perf_counter(), config.group_size
-    settings, limits = [sampling_settings(e.kind, config) for e in examples], token_limits(config)
+    settings, limits = [sampling_settings(e.kind, config) for e in examples], config.token_limits
     how = {name: [s[name] for s in settings] for name in settings[0]}
     rollouts = generate(model, tokenizer, [e.prompt(tokenizer.style) for e in examples], G, config.max_new_tokens,
                         seed=seed, limits=[limits[e.kind] for e in examples], **how)
@@ -160,7 +160,7 @@ def shaped_rewards(
     config: TrainConfig, # overlong_buffer, overlong_penalty, how long answers may be
 ) -> Tensor:             # (P, G) float
     "Rewards less the overlong penalty; the scores themselves stay what they were."
-    limits, lengths = token_limits(config), found.rollouts.completion_mask.sum(1).cpu()
+    limits, lengths = config.token_limits, found.rollouts.completion_mask.sum(1).cpu()
     most = torch.tensor([limits[e.kind] for e in found.examples]).repeat_interleave(found.rewards.shape[1])
     return found.rewards + config.overlong_penalty * overlong_penalty(
         lengths, most, config.overlong_buffer).view_as(found.rewards)

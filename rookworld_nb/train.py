@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 from tqdm.auto import tqdm
-from .config import TrainConfig, token_limits
+from .config import TrainConfig
 from .loader import load_model, pick_device
 from .dataset import Example, load_rows
 from .evaluate import compare, judge_rows, judge_trivial, summarize
@@ -159,7 +159,7 @@ def evaluate_run(
 ) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, when that is another, 'tempered'
     "Measure the model as it plays, as it samples, and as training samples it."
     plain, trained = dict(temperature=1.0, top_k=0, top_p=1.0), {kind: sampling_settings(kind, config) for kind in 'PA'}
-    limits = token_limits(config)
+    limits = config.token_limits
     judged = dict(greedy=judge_rows(model, tokenizer, rows, temperature=0.0, limits=limits),
                   sampled=judge_rows(model, tokenizer, rows, temperature=1.0, seed=config.seed, limits=limits))
     if trained != dict.fromkeys('PA', plain):
