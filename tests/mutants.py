@@ -76,6 +76,17 @@ def in_child(f, limit=None):
     return code, seconds, said
 
 
+@contextlib.contextmanager
+def files_kept():
+    "What a fault does to the files of the lessons before it, all in this process's temporary directory, is undone."
+    place = Path(tempfile.gettempdir())
+    kept = shutil.copytree(place, f'{place}.kept', symlinks=True)
+    try: yield
+    finally:
+        shutil.rmtree(place)
+        os.rename(kept, place)
+
+
 def walk(room, todo, tell, limit=150, shared=True):
     "Run a room once, and each fault of `todo` (cell number, source, name) from its cell on, for at most `limit` seconds of work; `tell` hears every verdict."
     sources = cells(room)
@@ -86,7 +97,7 @@ def walk(room, todo, tell, limit=150, shared=True):
         for i, s in enumerate(sources):
             for at, source, name in (t for t in todo if (t[0] if shared else 0) == i):
                 rest = [*sources[i:at], source, *sources[at + 1:]]
-                code, seconds, said = in_child(lambda told: run_cells(rest, vars(main), told), limit)
+                with files_kept(): code, seconds, said = in_child(lambda told: run_cells(rest, vars(main), told), limit)
                 red = rest[max((int(l) for l in said if l.isdecimal()), default=0)]
                 how = 'time' if -code in (signal.SIGXCPU, signal.SIGALRM) else said[-1] if said and code == 1 else f'exit code {code}'
                 tell(dict(id=name, killed=bool(code), seconds=round(seconds, 2)) | (dict(how=how, red=short(red)) if code else {}))

@@ -99,6 +99,15 @@ def test_a_fault_that_never_ends(project):
     assert [row.get('how') for row in rows] == ['time', None, 'exit code -9', None] and rows[-1]['green']   # the machine may be busy: only work counts
 
 
+def test_faults_share_no_files(project, tmp_path):
+    "What one fault's lessons wrote is gone when the next begins: otherwise the room would turn red by itself."
+    project('import tempfile, os\nfolder = tempfile.mkdtemp()', CELL, 'os.mkdir(folder + "/once")\nassert os.listdir(folder) == ["once"]')
+    with tempfile.TemporaryFile('w+') as f:
+        mutants.walk('00_toy', [(2, CELL, 'one'), (2, CELL, 'two')], lambda row: print(json.dumps(row), file=f, flush=True))
+        f.seek(0)
+        assert [(row.get('killed'), row.get('green')) for row in map(json.loads, f)] == [(False, None), (False, None), (None, True)]
+
+
 def test_a_red_room_proves_nothing(project, tmp_path):
     found = project('assert distance(1, 3) == 3')
     campaign(found, tmp_path/'cache.jsonl', with_tests=False)
