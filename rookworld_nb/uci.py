@@ -201,8 +201,8 @@ class Search:
         "Is it time to stop thinking?"
         return self.stop.is_set() or self.deadline is not None and time.monotonic() > self.deadline
 
-# %% ../nbs/19a_uci.ipynb #feb42406
-DEEPEST = 64   # half-moves of a line, at most
+# %% ../nbs/19a_uci.ipynb #ef3263a0
+DEEPEST = 20   # half-moves of a line, at most
 
 def think(
     search: Search,    # what is asked
