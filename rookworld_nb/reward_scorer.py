@@ -242,14 +242,6 @@ def _env_landmarks(text):
     return (good * (1 + shape(len(fen), 6)) + (good > 0) * shape(len(fields), 4)) / 3
 
 # %% ../nbs/09_reward_scorer.ipynb #d788a657
-def _read(prompt, text, strict):
-    "The typed answer; ValueError with the reason."
-    answer = parse_completion(prompt, text, strict=strict)
-    if isinstance(answer, EnvAnswer): _fields(answer.fen)
-    elif not all(map(math.isfinite, answer.evals)): raise ValueError(f'an eval is not a finite number: {answer.evals}')
-    return answer
-
-
 def _grade(task, answer, truth, weights, values):
     if isinstance(task, PolicyTask): return _score_policy(task, answer, truth, weights, values)
     return _score_env(task, answer, truth, weights)
@@ -261,10 +253,10 @@ def _salvage(prompt, task, text):
         start = max(0, text.find('M: '))
         found = _BEST.search(text, start)
         used = text[start:found.end()] if found else text
-        return _read(prompt, used, strict=False), len(' '.join(used.split()))
+        return parse_completion(prompt, used, strict=False), len(' '.join(used.split()))
     first, *rest = text.split('+')[:4]
     words = [' '.join(first.split()[:6]), *(''.join(field.split()[:1]) for field in rest)]
-    try: return _read(prompt, '+'.join(words), strict=False), len('+'.join(words))
+    try: return parse_completion(prompt, '+'.join(words), strict=False), len('+'.join(words))
     except ValueError: _fields(words[0])
     return EnvAnswer(words[0], math.nan, None, None), len(words[0])    # a position, and no verdict that can be read
 
@@ -296,7 +288,7 @@ def _truth(prompt, task, target):
         if policy: legal_moves(task.fen)    # ValueError when this is no position
         return None if policy else _rules(task.fen, task.uci, task.history)
     if isinstance(target, str):
-        target = _read(prompt, target, strict=True)
+        target = parse_completion(prompt, target, strict=True)
         if policy and (bad := set(target.moves) - legal_moves(task.fen)):
             raise ValueError(f'target move {min(bad)!r} is not legal in {task.fen!r}')
     if not isinstance(target, PolicyAnswer if policy else EnvAnswer):
@@ -315,7 +307,7 @@ def score(
     "Grade one completion."
     task, weights, values = parse_prompt(prompt), weights or WEIGHTS, values or {}
     truth = _truth(prompt, task, target)
-    try: answer = _read(prompt, completion, strict=True)
+    try: answer = parse_completion(prompt, completion, strict=True)
     except ValueError as reason: return _score_text(prompt, task, completion, truth, reason, weights, values)
     return _grade(task, answer, truth, weights, values)
 
