@@ -466,7 +466,7 @@ class UciConfig(Config):
     seed: int = 0                   # same seed and same position, same answer
     world_model: bool = False       # ask the model (A) which of its moves are legal and where they lead, not the rules; what it gets wrong is logged
     # What is said
-    multipv: int = 5                # candidates shown, 1 to 5
+    multipv: int = 1                # candidates shown, 1 to 5
     ponder: bool = False            # also name the reply that the model expects
     log: str|None = None            # file that what world_model gets wrong is appended to; None is standard error
     # How

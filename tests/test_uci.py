@@ -186,6 +186,7 @@ def nonsense(rng):
     def option(): return f'setoption name {rng.choice(["Temperature", "TopK", "Seed", "MultiPV", "Ponder", "WorldModel", "top k", "Hash", "Threads", ""])} value {rng.choice(["1", "0.5", "true", "-1", "x", "", "5", "1e99"])}'
     line = rng.choice([
         lambda: f'position startpos moves {moves()}', lambda: f'position fen {rng.choice(FENS)}{rng.choice([" moves ", " "])}{moves()}', lambda: f'go {numbers()}',
+        lambda: f'go searchmoves {" ".join(rng.choices(["e2e4", "a2a3", "e7e5", "a7a6", "a1a1", "0000"], k=rng.randint(0, 3)))} {numbers()}',
         lambda: rng.choice(['go infinite', 'go ponder', 'stop', 'ponderhit', 'ucinewgame', 'isready', 'uci', 'debug on', 'debug off', 'register later']), option,
         lambda: ' '.join(rng.choices(WORDS, k=rng.randint(0, 9))), lambda: ''.join(chr(rng.randrange(rng.choice([128, 0x110000]))) for _ in range(rng.randint(0, 60))),
         lambda: rng.choice(WORDS)*rng.choice([1, 1, 50, 5000])])()
@@ -195,18 +196,28 @@ def nonsense(rng):
     return line.replace('\n', ' ').replace('quit', 'quiet')
 
 
+def check_game(board):
+    "It begins where a game may begin, and every move was legal."
+    replayed = board.root()
+    assert not replayed.status() & ~(chess.STATUS_INVALID_EP_SQUARE | chess.STATUS_BAD_CASTLING_RIGHTS)
+    for move in board.move_stack:
+        assert move in replayed.legal_moves
+        replayed.push(move)
+    assert replayed.fen() == board.fen()
+
+
 def test_nonsense():
     "Every go gets one bestmove, legal where it was asked; a position is taken whole or not at all; nothing else than UCI is said."
     rng, said, player = random.Random(16), [], Fake()
     engine = Engine(UciConfig(), said.append, lambda config, log: (player, player.look))
-    worker = threading.Thread(target=engine.work)
+    worker = threading.Thread(target=engine.work, daemon=True)
     worker.start()
     asked = []
     with patch('rookworld_nb.uci.Search', lambda *how: asked.append(Search(*how)) or asked[-1]):
         for _ in range(LINES):
             before, spoken, line = engine.board, len(said), nonsense(rng)
             engine.hear(line)
-            if engine.board is not before: assert not engine.board.status() & ~(chess.STATUS_INVALID_EP_SQUARE | chess.STATUS_BAD_CASTLING_RIGHTS), line
+            if engine.board is not before: check_game(engine.board)
             if any(s.startswith('info string move ') for s in said[spoken:]): assert engine.board is before, line
     end = len(said)
     for line in ('stop', 'isready'): engine.hear(line)
@@ -223,7 +234,7 @@ def test_nonsense():
 def test_nonsense_on_a_pipe():
     rng, talk = random.Random(17), Talk()
     lines = [*(nonsense(rng).encode('utf-8', 'replace').decode() for _ in range(LINES)), 'stop', 'setoption name TheEnd']
-    threading.Thread(target=talk.say, args=lines).start()
+    threading.Thread(target=talk.say, args=lines, daemon=True).start()
     talk.until("info string no option 'TheEnd'")
     talk.say('quit')
     code, out, err = talk.end()
