@@ -39,7 +39,7 @@ def task_of_step(
 
 # %% ../nbs/12d_blocks.ipynb #5ce5379d
 # share of each special kind among the A rows of a block
-SPECIALS = dict(mates=0.03, draws=0.03, illegal=0.06, promotions=0.01, en_passant=0.012, castling=0.012,
+SPECIALS = dict(mates=0.07, draws=0.03, illegal=0.10, promotions=0.01, en_passant=0.012, castling=0.012,
                 openings=0.008, first_moves=0.005)
 
 def _asset(name): return str(importlib.resources.files('rookworld_nb')/'assets'/name)
