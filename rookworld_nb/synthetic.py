@@ -401,17 +401,20 @@ def _fill(directory, manifest, shards, config):
     "Make the shards that are missing, a manifest after each."
     files = {f['name']: f for f in manifest['files']}
     todo = {i for i, name in enumerate(shards) if name not in files}
-    with closing(_rows(config, todo)) as rows:
-        bar = iter(tqdm(rows, total=config.positions, desc='rows', disable=None))
+    with closing(_rows(config, todo)) as rows, tqdm(total=config.positions, desc='rows', disable=None) as bar:
         for i, (name, size) in enumerate(shards.items()):
             if not todo or i > max(todo): break
-            made = list(islice(bar, size))
+            made = []
+            for row in islice(rows, size):
+                made.append(row)
+                bar.update()
             if i not in todo: continue
             _write_table(pa.Table.from_pylist(made), directory/name)
             files[name] = dict(name=name, rows=len(made), sha256=file_sha256(directory/name))
             manifest['files'] = [files[n] for n in shards if n in files]
             manifest['counts'] = dict(sorted((Counter(manifest['counts']) + _counts(directory/name)).items()))
             _save_manifest(directory, manifest)
+        bar.update(config.positions - bar.n)   # what was there already
 
 # %% ../nbs/08a_synthetic.ipynb #81f2cb7e
 def _join(directory, manifest, out):
