@@ -31,7 +31,7 @@ def flatten_optimizer(
 ) -> dict:                            # tensors by 'INDEX.NAME'
     "The optimizer's state without nesting."
     state = optimizer.state_dict()['state']
-    return {f'{i}.{name}': x.detach().cpu().contiguous() for i, entry in state.items() for name, x in entry.items()}
+    return {f'{i}.{name}': x for i, entry in state.items() for name, x in entry.items()}
 
 
 def restore_optimizer(

@@ -183,7 +183,7 @@ def _look_back(learner, r: Rollouts) -> tuple[Tensor, Tensor]: # values (B, T), 
             logprobs = token_logprobs(logits, part.completion_ids[rows])
             kl[into, :T] = _kl(part, rows, logits, _reference_logits(learner, part, rows), logprobs,
                                estimator_of(config), config.kl_type).to(kl.dtype)[inverse]
-    return values, kl * r.completion_mask
+    return values, kl
 
 # %% ../nbs/14b_step.ipynb #60a14c47
 def scale_of(
