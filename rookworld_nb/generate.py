@@ -184,6 +184,14 @@ def _join_kept(parts, width):
     return torch.cat([_widen(x, width, 'right', 255) for x in full])
 
 # %% ../nbs/10_generate.ipynb #aa5a5def
+def _end_token(parts):
+    "What completions are padded with: it stands behind a text, or ends one; 0 when none has ended and all are of one length."
+    for p in parts:
+        if not p.completion_mask.all(): return int(p.completion_ids[~p.completion_mask][0])
+        if not p.truncated.all(): return int(p.completion_ids[~p.truncated, -1][0])
+    return 0
+
+
 def concat_rollouts(
     parts: list[Rollouts], # of the same group size
 ) -> Rollouts:             # all their prompts, in order
@@ -191,11 +199,10 @@ def concat_rollouts(
     Tp, T = max(p.prompt_ids.shape[1] for p in parts), max(p.completion_ids.shape[1] for p in parts)
     def wide(name, side, width, value=0):
         return torch.cat([_widen(getattr(p, name), width, side, value) for p in parts])
-    eot = next((int(p.completion_ids[~p.completion_mask][0]) for p in parts if not p.completion_mask.all()), 0)
     return Rollouts(
         [x for p in parts for x in p.prompts], parts[0].group_size, [c for p in parts for c in p.completions],
-        wide('prompt_ids', 'left', Tp), wide('prompt_mask', 'left', Tp),
-        wide('completion_ids', 'right', T, eot), wide('completion_mask', 'right', T), wide('logprobs', 'right', T),
+        wide('prompt_ids', 'left', Tp), wide('prompt_mask', 'left', Tp), wide('completion_ids', 'right', T, _end_token(parts)),
+        wide('completion_mask', 'right', T), wide('logprobs', 'right', T),
         torch.cat([p.truncated for p in parts]), torch.cat([p.temperature for p in parts]), _join_kept(parts, T))
 
 # %% ../nbs/10_generate.ipynb #f3ccc7f7
