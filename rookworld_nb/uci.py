@@ -252,7 +252,7 @@ class _Ears:
         if len(line) > LONGEST: self.say(f'info string a line of more than {LONGEST} characters is ignored')
         elif found:
             try: getattr(self, f'_{found[1]}')(line[found.end():])
-            except ValueError as e: self.say(f'info string {e}')
+            except Exception as e: self.say(f'info string {e if isinstance(e, ValueError) else repr(e)}')
         elif line.strip(): self.say(f'info string not understood: {line.strip()!r:.100}')
 
     def hang_up(self):
@@ -297,7 +297,8 @@ class _Ears:
     def _go(self, rest):
         go, wrong = read_go(rest)
         for sentence in wrong: self.say(f'info string {sentence}')
-        legal = tuple(m for m in dict.fromkeys(go.only) if m in {m.uci() for m in self.board.legal_moves})
+        moves = {m.uci() for m in self.board.legal_moves}
+        legal = tuple(m for m in dict.fromkeys(go.only) if m in moves)
         if go.only and not legal: self.say(f'info string no move of searchmoves is legal: {" ".join(go.only)[:100]}')
         self._stop('')           # one at a time
         self.searches.append(search := Search(self.board.copy(), replace(go, only=legal)))
@@ -390,10 +391,11 @@ def listen(
     lines: Iterable[str],  # as they come
 ) -> None:
     "Let an engine hear lines, until it is over or there are no more."
-    for line in lines:
-        engine.hear(line)
-        if engine.over: break
-    engine.hang_up()
+    try:
+        for line in lines:
+            engine.hear(line)
+            if engine.over: break
+    finally: engine.hang_up()
 
 # %% ../nbs/19a_uci.ipynb #cc2f0224
 def read_lines(

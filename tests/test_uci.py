@@ -177,7 +177,7 @@ def nonsense(rng):
     def numbers(): return ' '.join(f'{rng.choice(["depth", "movetime", "wtime", "btime", "winc", "nodes", "mate", "movestogo"])} {rng.choice(["3", "1", "0", "-5", "50", "abc", ""])}' for _ in range(rng.randint(0, 3)))
     def moves():
         board, found = chess.Board(), []
-        for _ in range(rng.randint(0, 12)):
+        for _ in range(rng.choice([0, rng.randint(0, 12)])):
             if not (legal := sorted(m.uci() for m in board.legal_moves)): break
             found.append(rng.choice(legal))
             board.push_uci(found[-1])
