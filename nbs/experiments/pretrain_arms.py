@@ -3,8 +3,9 @@
 Each arm trains from random weights for the same CPU-seconds of one thread (steps only; making rows is not counted), with
 linear warm-up over 100 steps and a linear decay over the last half of the budget, and is measured greedily on held-out rows
 of the shipped positions. Fields are those of `PretrainConfig`; `layers` and `channels` change the shape, `order=shuffled`
-keeps P's candidates as they come. A row is added to OUT.csv."""
-import csv, json, sys, time
+keeps P's candidates as they come, `board=single` writes a board in 64 tokens instead of 32, `board=twice` reads the
+board of a prompt a second time (both want `workers=0`). A row is added to OUT.csv."""
+import csv, functools, json, sys, time
 from dataclasses import replace
 from pathlib import Path
 import torch
@@ -16,9 +17,46 @@ from rookworld_nb.dataset import load_rows
 from rookworld_nb.evaluate import judge_rows, summarize
 from rookworld_nb.model import PRESETS
 from rookworld_nb.pretrain import make_optimizer, starting_model, supervised_step
+from rookworld_nb.tokenizer import ChessTokenizer, load_tokenizer
 
 SHOWN = dict(P=['format_valid', 'legal_best', 'best_move', 'top5_overlap', 'regret'],
              A=['fen_exact', 'squares_changed', 'fen_halfmove', 'recall_illegal'])
+
+
+def single_squares():
+    "From here on a board is 64 tokens: each square is the byte of its letter."
+    encode, decode = ChessTokenizer.encode, ChessTokenizer.decode
+
+    @functools.cache
+    def tables():
+        kinds = load_tokenizer('chess')._id
+        apart = {i: [kinds['byte', ord(c)] for c in piece] for (kind, piece), i in kinds.items() if kind == 'pair'}
+        return apart, {tuple(v): k for k, v in apart.items()}, {i for v in apart.values() for i in v}
+
+    def together(ids):
+        _, pairs, squares = tables()
+        out, ids = [], list(ids)
+        while ids:
+            run = next((k for k, i in enumerate(ids) if i not in squares), len(ids)) // 2
+            out += [pairs[ids[2*k], ids[2*k + 1]] for k in range(run)] + ids[2*run:2*run + 1]
+            ids = ids[2*run + 1:]
+        return out
+
+    ChessTokenizer.encode = lambda self, text: [t for i in encode(self, text) for t in tables()[0].get(i, [i])]
+    ChessTokenizer.decode = lambda self, ids: decode(self, together(ids))
+
+
+def board_twice():
+    "From here on the 32 tokens of a prompt's board come again after the five of its other fields."
+    encode = ChessTokenizer.encode
+
+    def again(self, text):
+        ids = encode(self, text)
+        return ids[:38] + ids[1:33] + ids[38:] if text[:3] in ('P: ', 'A: ') else ids
+    ChessTokenizer.encode = again
+
+
+BOARDS = dict(pairs=lambda: None, single=single_squares, twice=board_twice)
 
 
 def train_arm(config, seconds, order='best'):
@@ -43,8 +81,9 @@ def train_arm(config, seconds, order='best'):
 def main(name, seconds, out, **fields):
     shape = {k: int(fields.pop(f)) for k, f in dict(n_layer='layers', n_embd='channels').items() if f in fields}
     order, held = fields.pop('order', 'best'), int(fields.pop('held', 1500))
+    BOARDS[fields.pop('board', 'pairs')]()
+    if 'n_embd' in shape: shape['n_head'] = shape['n_embd']//32
     PRESETS['arm'] = replace(PRESETS['nano'], **shape)
-    if 'n_embd' in shape: PRESETS['arm'] = replace(PRESETS['arm'], n_head=shape['n_embd']//32)
     choices = {c.name: c for c in describe(PretrainConfig)}
     config = PretrainConfig(preset='arm', **{k: parse_value(choices[k], v) for k, v in fields.items()})
     model, tokenizer, rows, losses = train_arm(config, seconds, order)
