@@ -11,7 +11,8 @@ from .config import TrainConfig
 from .tasks import MAX_MOVES, PolicyAnswer, parse_completion
 from .engine import EngineLost, EnginePool
 from .dataset import Example
-from .reward_scorer import Score, legal_moves, parse_weights, score, shape_reward
+from .quick_rules import legal_among
+from .reward_scorer import Score, parse_weights, score, shape_reward
 
 # %% ../nbs/09b_scoring.ipynb #7e2f8013
 def played_move(
@@ -21,7 +22,7 @@ def played_move(
     "The move that a completion would play."
     try: best = parse_completion(example.prompt(), completion, strict=False).best
     except ValueError: return None
-    return best if best in legal_moves(example.fen) else None
+    return best if legal_among(example.fen, [best]) else None
 
 # %% ../nbs/09b_scoring.ipynb #dc69d3e1
 def structure_at(
