@@ -126,7 +126,7 @@ def _castles(position, move):
     there = _castled(squares, king, passed, corner)
     return _safe(squares, king, passed, king, check) and not _attacked(there, 2*passed - king)
 
-# %% ../nbs/01a_quick_rules.ipynb #5bc9a11b
+# %% ../nbs/01a_quick_rules.ipynb #e51aef25
 def _told(position, move):
     "Is a move legal? None when the rules must be asked."
     squares, side, king, check, _, passant = position
@@ -139,7 +139,7 @@ def _told(position, move):
     if piece == 'P' and move[2:4] == passant: return None
     return piece == 'K' and _castles(position, move)
 
-# %% ../nbs/01a_quick_rules.ipynb #809ef164
+# %% ../nbs/01a_quick_rules.ipynb #ebbb07fe
 @lru_cache(4096)
 def legal_moves(
     fen: str,            # a valid position
@@ -157,7 +157,7 @@ def legal_among(
     if position[2] is None: return {*moves} & legal_moves(fen)
     return {m for m in moves if (m in legal_moves(fen) if (told := _told(position, m)) is None else told)}
 
-# %% ../nbs/01a_quick_rules.ipynb #1d6587c0
+# %% ../nbs/01a_quick_rules.ipynb #aa5374a4
 _RUNS = [('.' * n, str(n)) for n in range(8, 0, -1)]
 
 def _placement(squares):
@@ -177,7 +177,7 @@ def _rights(castling, before, after):
         if before[king] + before[rook] == after[king] + after[rook] == pieces: kept += right
     return kept or '-'
 
-# %% ../nbs/01a_quick_rules.ipynb #85633271
+# %% ../nbs/01a_quick_rules.ipynb #f05a458c
 _STEPS = {piece: [[end for step in steps for end in _line(start, step, 1)] for start in range(64)]
           for piece, steps, _, goes, _ in _GAITS if goes}
 
@@ -193,7 +193,7 @@ def _can_move(squares):
             if free and _safe(squares, start, end, king, check): return True
     return False
 
-# %% ../nbs/01a_quick_rules.ipynb #7ccac635
+# %% ../nbs/01a_quick_rules.ipynb #9fe70cad
 _ENOUGH = re.compile('[PRQprq]')    # with one of these, no draw by material
 
 def quick_transition(

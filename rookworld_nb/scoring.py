@@ -62,13 +62,14 @@ class Scorer:
             raise ValueError(f'{len(completions)} completions cannot be shared out evenly '
                              f'among {len(examples)} examples')
         group_size = len(completions) // max(1, len(examples))
-        pairs = [(examples[i // group_size], text) for i, text in enumerate(completions)]
-        answers, structure, found = self._ask_engine(pairs), structure_at(step, self.warmup_steps), {}
-        for example, text in dict.fromkeys(pairs):
-            target, values = self._truth(example, answers)
-            graded = score(example.prompt(), text, target, weights=self.weights, values=values)
-            found[example, text] = shape_reward(graded, self.shaping, structure)
-        return [found[pair] for pair in pairs]
+        asked = [(i // group_size, text) for i, text in enumerate(completions)]   # which prompt, and what was said
+        answers = self._ask_engine([(examples[i], text) for i, text in asked])
+        structure, found = structure_at(step, self.warmup_steps), {}
+        for i, text in dict.fromkeys(asked):
+            target, values = self._truth(examples[i], answers)
+            graded = score(examples[i].prompt(), text, target, weights=self.weights, values=values)
+            found[i, text] = shape_reward(graded, self.shaping, structure)
+        return [found[pair] for pair in asked]
 
     def facts(self) -> dict: # engine_restarts, engine_lost; empty without an engine
         "What the metrics row should say about the engine."
