@@ -136,7 +136,7 @@ def _policy_shares(fen, answer, true, values):
     moves, off = answer.moves, {}
     for m, e in zip(moves, answer.evals):   # a move valued twice: the worse value counts
         if m in true: off[m] = max(off.get(m, 0.), abs(_chance(e) - _chance(true[m])))
-    named, most = set(moves), max(len(moves), len(true), 1)
+    named, most = set(moves), max(len(moves), len(true))
     legal, hits = _legal(fen, {answer.best, *named}, true), len(named & true.keys())
     valid = len(named & legal) / most
     shares = {'legal': float(answer.best in legal), 'tidy': valid, 'regret': 0., 'candidates': 0., 'evals': 0.}
