@@ -165,7 +165,7 @@ def _policy_reason(answer, true, values, legal, off):
 
 def _score_policy(task, answer, target, weights, values):
     true, about = dict(zip(target.moves, target.evals)) if target else {}, (task, answer, target, weights)
-    same = target and len(answer.moves) == len(true) and dict(zip(answer.moves, answer.evals)) == true
+    same = len(answer.moves) == len(true) and dict(zip(answer.moves, answer.evals)) == true
     if same and true.get(answer.best) == true[target.best]:   # of several best moves, any
         return Score(1., weights['both'] | weights['P'], 'exact', about)
     shares, legal, off = _policy_shares(task.fen, answer, true, values)
