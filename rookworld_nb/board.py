@@ -10,6 +10,7 @@ __all__ = ['START_FEN', 'CONVENTIONS', 'Transition', 'BoardPicture', 'board_svg'
 import base64
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 import chess
 import chess.svg
 
@@ -160,19 +161,21 @@ def transition(
     return Transition(board.fen(), reward, outcome is not None, False)
 
 # %% ../nbs/01_board.ipynb #b38edef5
-_EMPTY = str.maketrans({str(n): '.' * n for n in range(1, 9)})
-_RANK = '(?:[1-8]?[PNBRQKpnbrqk])*[1-8]?'   # two digits never follow each other
-_PLACEMENT = re.compile(f'{_RANK}(?:/{_RANK}){{7}}')
+_DOTS = [(str(n), '.' * n) for n in range(1, 9)]
+_BOARD = re.compile('(?:[.PNBRQKpnbrqk]{8}/){7}[.PNBRQKpnbrqk]{8}')
+_NOT_A_FEN = re.compile('[.]|[1-8][1-8]')   # dots already, or two counts of empty squares in a row
 
 # %% ../nbs/01_board.ipynb #a50765cf
+@lru_cache(4096)
 def board_squares(
     placement: str, # first field of a FEN
 ) -> str:           # 64 characters, a8 first, '.' for empty
     "The squares of a board as the FEN lists them; ValueError when they are not 8 ranks of 8."
-    ranks = placement.translate(_EMPTY).split('/')
-    if not _PLACEMENT.fullmatch(placement) or any(len(rank) != 8 for rank in ranks):
+    ranks = placement
+    for digit, dots in _DOTS: ranks = ranks.replace(digit, dots)
+    if not _BOARD.fullmatch(ranks) or _NOT_A_FEN.search(placement):
         raise ValueError(f'not a board: {placement!r:.100}')
-    return ''.join(ranks)
+    return ranks.replace('/', '')
 
 # %% ../nbs/01_board.ipynb #69a06e30
 @dataclass(frozen=True)

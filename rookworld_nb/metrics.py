@@ -16,7 +16,8 @@ from .board import START_FEN
 from .tasks import EnvAnswer, MAX_MOVES, PolicyAnswer, parse_completion
 from .engine import win_probability
 from .dataset import Example
-from .reward_scorer import legal_moves, score
+from .quick_rules import legal_moves
+from .reward_scorer import score
 
 # %% ../nbs/11d_metrics.ipynb #8a16e3ff
 @dataclass(frozen=True)

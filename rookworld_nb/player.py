@@ -19,7 +19,7 @@ from .board import transition
 from .tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask
 from .tokenizer import pad_batch
 from .loader import load_model, pick_device
-from .reward_scorer import legal_moves
+from .quick_rules import legal_moves
 from .generate import Rollouts, completion_logits
 from .grpo import token_logprobs
 from .play import HISTORY, answer_tasks, read_answer

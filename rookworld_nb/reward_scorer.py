@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WEIGHTS', 'ILLEGAL_RATE', 'LISTED_FLOOR', 'UNLISTED_RATE', 'REGRET_SCALE', 'EVAL_SCALE', 'SQUARE_SCALE',
            'UNCHANGED_RATE', 'BOARD_RATE', 'SIDE_RATE', 'JUNK_SCALE', 'SHAPINGS', 'parse_weights', 'Score',
-           'legal_moves', 'regret_credit', 'score', 'quality', 'shape_reward']
+           'regret_credit', 'score', 'quality', 'shape_reward']
 
 # %% ../nbs/09_reward_scorer.ipynb #8f7108dd
 import html
@@ -13,8 +13,11 @@ import math
 import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import compress
+from operator import eq, ne
 import chess
 from .board import board_squares, board_svg, transition
+from .quick_rules import legal_among, quick_transition
 from .tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion, parse_prompt
 from .engine import win_probability
 
@@ -108,12 +111,7 @@ def _picture(task, answer, truth):
     return board_svg(answer.fen, size=220, fill=fill)
 
 # %% ../nbs/09_reward_scorer.ipynb #46765c51
-@lru_cache(4096)
-def legal_moves(
-    fen: str,            # a valid position
-) -> frozenset[str]:     # UCI
-    "Every legal move. Cached: the completions of a group share their position."
-    return frozenset(m.uci() for m in chess.Board(fen).legal_moves)
+_chance = lru_cache(8192)(win_probability)    # evals have two decimals: a few thousand values, again and again
 
 
 def regret_credit(
@@ -124,42 +122,42 @@ def regret_credit(
     "How little win probability a move gives away."
     value = true.get(best, (values or {}).get(best))
     if value is None: return 0.
-    credit = math.exp(-max(0., win_probability(max(true.values())) - win_probability(value)) / REGRET_SCALE)
+    credit = math.exp(-max(0., _chance(max(true.values())) - _chance(value)) / REGRET_SCALE)
     return LISTED_FLOOR + (1 - LISTED_FLOOR) * credit if best in true else UNLISTED_RATE * credit
 
 # %% ../nbs/09_reward_scorer.ipynb #3fddb91d
 def _legal(fen, moves, true):
     "Which of some moves are legal; those of the truth are."
-    return moves if moves <= true.keys() else {m for m in moves if m in true or m in legal_moves(fen)}
+    return moves if moves <= true.keys() else moves & true.keys() | legal_among(fen, moves - true.keys())
 
 
 def _policy_shares(fen, answer, true, values):
     "Each part of P as a share in [0, 1], before legality gates them; the moves of the answer that are legal; how far its evals are off."
-    listed, off = len(answer.moves), {}
-    for m, e in zip(answer.moves, answer.evals):   # a move valued twice: the worse value counts
-        if m in true: off[m] = max(off.get(m, 0.), abs(win_probability(e) - win_probability(true[m])))
-    legal, hits = _legal(fen, {answer.best, *answer.moves}, true), set(answer.moves) & true.keys()
-    valid = len(legal.intersection(answer.moves)) / max(listed, len(true), 1)
-    return {'legal': float(answer.best in legal),
-            'tidy': valid,
-            'regret': (regret_credit(answer.best, true, values) * (1 + valid) / 2
-                       if true and answer.best in legal else 0.),
-            'candidates': len(hits) / (listed + len(true) - len(hits)) if true else 0.,
-            'evals': (math.fsum(math.exp(-x / EVAL_SCALE) for x in off.values()) / max(listed, len(true))
-                      if true else 0.)}, legal, off
+    moves, off = answer.moves, {}
+    for m, e in zip(moves, answer.evals):   # a move valued twice: the worse value counts
+        if m in true: off[m] = max(off.get(m, 0.), abs(_chance(e) - _chance(true[m])))
+    named, most = set(moves), max(len(moves), len(true))
+    legal, hits = _legal(fen, {answer.best, *named}, true), len(named & true.keys())
+    valid = len(named & legal) / most
+    shares = {'legal': float(answer.best in legal), 'tidy': valid, 'regret': 0., 'candidates': 0., 'evals': 0.}
+    if true:
+        if answer.best in legal: shares['regret'] = regret_credit(answer.best, true, values) * (1 + valid) / 2
+        shares['candidates'] = hits / (len(moves) + len(true) - hits)
+        shares['evals'] = math.fsum([math.exp(-x / EVAL_SCALE) for x in off.values()]) / most
+    return shares, legal, off
 
 
 def _policy_reason(answer, true, values, legal, off):
-    found, known = [], values | true
+    found, named = [], dict.fromkeys(answer.moves)
+    value = true.get(answer.best, values.get(answer.best))
     if answer.best not in legal: found.append(f'B {answer.best} is illegal')
-    elif true and answer.best not in known: found.append(f'B {answer.best} is legal but not listed')
-    elif true and known[answer.best] < max(true.values()):
-        found.append(f'B {answer.best} gives away {max(true.values()) - known[answer.best]:.2f} pawns')
-    if answer.best not in answer.moves: found.append(f'B {answer.best} is not a candidate')
-    if bad := [m for m in dict.fromkeys(answer.moves) if m not in legal]:
-        found.append(f"illegal candidates {' '.join(bad)}")
-    if len(set(answer.moves)) < len(answer.moves): found.append('repeated candidates')
-    if true: found.append(f'{len(set(answer.moves) & true.keys())} of {len(true)} candidates found')
+    elif true and value is None: found.append(f'B {answer.best} is legal but not listed')
+    elif true and value < max(true.values()):
+        found.append(f'B {answer.best} gives away {max(true.values()) - value:.2f} pawns')
+    if answer.best not in named: found.append(f'B {answer.best} is not a candidate')
+    if bad := named.keys() - legal: found.append(f"illegal candidates {' '.join(m for m in named if m in bad)}")
+    if len(named) < len(answer.moves): found.append('repeated candidates')
+    if true: found.append(f'{len(named.keys() & true.keys())} of {len(true)} candidates found')
     if any(off.values()):
         found.append(f'their evals off by {100 * sum(off.values()) / len(off):.1f} % of win probability')
     return '; '.join(found) if true else '; '.join([*found, 'no target: only legality was judged'])
@@ -167,7 +165,7 @@ def _policy_reason(answer, true, values, legal, off):
 
 def _score_policy(task, answer, target, weights, values):
     true, about = dict(zip(target.moves, target.evals)) if target else {}, (task, answer, target, weights)
-    same = target and sorted(zip(answer.moves, answer.evals)) == sorted(true.items())
+    same = len(answer.moves) == len(true) and dict(zip(answer.moves, answer.evals)) == true
     if same and true.get(answer.best) == true[target.best]:   # of several best moves, any
         return Score(1., weights['both'] | weights['P'], 'exact', about)
     shares, legal, off = _policy_shares(task.fen, answer, true, values)
@@ -187,17 +185,22 @@ def _fields(fen):
 def _square_names(squares): return ' '.join(chess.SQUARE_NAMES[i ^ 56] for i in squares)
 
 
+def _differ(a, b):
+    "Where two boards differ."
+    return [*compress(range(64), map(ne, a, b))] if a != b else []
+
+
+_WORDS = 'side', 'castling', 'en passant', 'half-move clock', 'move number'
+
 def _env_shares(before, answer, truth):
     "Each part of A as a share in [0, 1], and the findings."
-    got, true = _fields(answer.fen), _fields(truth.fen)
-    change = [i for i in range(64) if before[i] != true[0][i]]
-    wrong = [i for i in range(64) if got[0][i] != true[0][i]]
+    (got, *words), (true, *true_words) = _fields(answer.fen), _fields(truth.fen)
+    change, wrong = _differ(before, true), _differ(got, true)
     missed = [i for i in wrong if i in change]
-    same = {n: float(g == t) for n, g, t in zip(['side', 'castling', 'en passant', 'half-move clock', 'move number'],
-                                                got[1:], true[1:])}
-    same |= {n: float(getattr(answer, n) == getattr(truth, n)) for n in ('reward', 'terminated', 'truncated')}
+    same = dict(zip(_WORDS, map(eq, words, true_words)), reward=answer.reward == truth.reward,
+                terminated=answer.terminated == truth.terminated, truncated=answer.truncated == truth.truncated)
     found = 1 - len(missed) / len(change) if change else (same['reward'] + same['truncated']) / 2
-    stayed = math.exp(-(len(wrong) - len(missed)) / max(2, SQUARE_SCALE * (64 - true[0].count('.'))))
+    stayed = math.exp(-(len(wrong) - len(missed)) / max(2, SQUARE_SCALE * (64 - true.count('.'))))
     gate = UNCHANGED_RATE + (1 - UNCHANGED_RATE) * found**2 * stayed
     findings = [f'squares that had to change: {_square_names(missed)}'] if missed else []
     if len(wrong) > len(missed):
@@ -205,8 +208,8 @@ def _env_shares(before, answer, truth):
     findings += [n for n, ok in same.items() if not ok]
     same['clocks'] = (same.pop('half-move clock') + same.pop('move number')) / 2
     rate = BOARD_RATE if wrong else 1 if same['side'] else SIDE_RATE
-    shares = {'changed': found * stayed, 'stayed': stayed * gate} | {n: x * gate for n, x in same.items()}
-    return {n: x * rate for n, x in shares.items()}, findings
+    shares = {n: x * gate * rate for n, x in same.items()}
+    return {'changed': found * stayed * rate, 'stayed': stayed * gate * rate} | shares, findings
 
 
 def _score_env(task, answer, truth, weights):
@@ -277,19 +280,17 @@ def _score_text(prompt, task, text, truth, reason, weights, values):
 # %% ../nbs/09_reward_scorer.ipynb #99627e7c
 @lru_cache(4096)
 def _rules(fen, uci, history):
-    t = transition(fen, uci, history)
+    t = quick_transition(fen, uci, history) or transition(fen, uci, history)
     return EnvAnswer(t.fen, t.reward, t.terminated, t.truncated)
 
 
 def _truth(prompt, task, target):
     "The typed truth; text is read strictly. None only for P without a target."
     policy = isinstance(task, PolicyTask)
-    if target is None:
-        if policy: legal_moves(task.fen)    # ValueError when this is no position
-        return None if policy else _rules(task.fen, task.uci, task.history)
+    if target is None: return None if policy else _rules(task.fen, task.uci, task.history)
     if isinstance(target, str):
         target = parse_completion(prompt, target, strict=True)
-        if policy and (bad := set(target.moves) - legal_moves(task.fen)):
+        if policy and (bad := set(target.moves) - legal_among(task.fen, target.moves)):
             raise ValueError(f'target move {min(bad)!r} is not legal in {task.fen!r}')
     if not isinstance(target, PolicyAnswer if policy else EnvAnswer):
         raise ValueError(f"the target of a {'P' if policy else 'A'} prompt cannot be a {type(target).__name__}: "

@@ -11,7 +11,8 @@ from .config import TrainConfig
 from .tasks import MAX_MOVES, PolicyAnswer, parse_completion
 from .engine import EngineLost, EnginePool
 from .dataset import Example
-from .reward_scorer import Score, legal_moves, parse_weights, score, shape_reward
+from .quick_rules import legal_among
+from .reward_scorer import Score, parse_weights, score, shape_reward
 
 # %% ../nbs/09b_scoring.ipynb #7e2f8013
 def played_move(
@@ -21,7 +22,7 @@ def played_move(
     "The move that a completion would play."
     try: best = parse_completion(example.prompt(), completion, strict=False).best
     except ValueError: return None
-    return best if best in legal_moves(example.fen) else None
+    return best if legal_among(example.fen, [best]) else None
 
 # %% ../nbs/09b_scoring.ipynb #dc69d3e1
 def structure_at(
@@ -61,13 +62,14 @@ class Scorer:
             raise ValueError(f'{len(completions)} completions cannot be shared out evenly '
                              f'among {len(examples)} examples')
         group_size = len(completions) // max(1, len(examples))
-        pairs = [(examples[i // group_size], text) for i, text in enumerate(completions)]
-        answers, structure, found = self._ask_engine(pairs), structure_at(step, self.warmup_steps), {}
-        for example, text in dict.fromkeys(pairs):
-            target, values = self._truth(example, answers)
-            graded = score(example.prompt(), text, target, weights=self.weights, values=values)
-            found[example, text] = shape_reward(graded, self.shaping, structure)
-        return [found[pair] for pair in pairs]
+        asked = [(i // group_size, text) for i, text in enumerate(completions)]   # which prompt, and what was said
+        answers = self._ask_engine([(examples[i], text) for i, text in asked])
+        structure, found = structure_at(step, self.warmup_steps), {}
+        for i, text in dict.fromkeys(asked):
+            target, values = self._truth(examples[i], answers)
+            graded = score(examples[i].prompt(), text, target, weights=self.weights, values=values)
+            found[i, text] = shape_reward(graded, self.shaping, structure)
+        return [found[pair] for pair in asked]
 
     def facts(self) -> dict: # engine_restarts, engine_lost; empty without an engine
         "What the metrics row should say about the engine."

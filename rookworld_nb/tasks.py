@@ -117,11 +117,11 @@ _FEN_REST = re.compile(' '.join(f'(?:{shape})' for shape in _FEN_FIELDS.values()
 def _check_fen(fen):
     "Six fields of the right shape; ValueError names the first that is not."
     placement, _, rest = fen.partition(' ')
+    if _FEN_REST.fullmatch(rest): return board_squares(placement)
     fields = rest.split(' ') if rest else []
     if len(fields) != 5:
         raise ValueError(f'a FEN has 6 fields with one space between, not {1 + len(fields)}: {fen!r:.100}')
     board_squares(placement)
-    if _FEN_REST.fullmatch(rest): return
     for (name, shape), word in zip(_FEN_FIELDS.items(), fields):
         if not re.fullmatch(shape, word): raise ValueError(f'FEN: {word!r:.20} is no {name}')
 
@@ -162,8 +162,8 @@ def _check(words, shape, what):
         if not shape.fullmatch(w): raise ValueError(f'{w!r:.40} is not {what}')
 
 
-def _read_policy(text, strict):
-    "The typed P completion, or ValueError with the reason."
+def _read_policy_words(text, strict):
+    "The typed P completion word by word, or ValueError with the reason."
     words = re.split(' +', text.lstrip(' '))
     labels = [w for w in words if w in ('M:', 'E:', 'B:')]
     if labels != ['M:', 'E:', 'B:']:
@@ -181,6 +181,20 @@ def _read_policy(text, strict):
     _check(best[:1], _UCI, 'a move in UCI')
     if len(best) > 1: raise ValueError(f"text after the best move: {' '.join(best[1:])!r:.40}")
     return PolicyAnswer(tuple(moves), tuple(map(float, evals))[:len(moves)], best[0])
+
+# %% ../nbs/02_tasks.ipynb #71ee686f
+def _list_of(shape): return f'({shape.pattern}(?: +{shape.pattern})*)'
+_IN_ORDER = re.compile(f' *M: +{_list_of(_UCI)} +E: +{_list_of(_EVAL)} +B: +({_UCI.pattern})')
+
+
+def _read_policy(text, strict):
+    "The same at one glance when nothing is wrong."
+    found = _IN_ORDER.fullmatch(text)
+    if not found: return _read_policy_words(text, strict)
+    moves, evals = tuple(found[1].split()), tuple(map(float, found[2].split()))
+    if len(moves) != len(evals) or len(moves) > MAX_MOVES or not all(map(math.isfinite, evals)):
+        return _read_policy_words(text, strict)
+    return PolicyAnswer(moves, evals, found[3])
 
 # %% ../nbs/02_tasks.ipynb #f80d1d62
 def _read_env(text, strict):

@@ -12,7 +12,7 @@ import pytest
 from rookworld_nb.config import TrainConfig
 from rookworld_nb.dataset import env_example, load_rows
 from rookworld_nb.engine import EngineLost, EnginePool, find_engine
-from rookworld_nb.reward_scorer import legal_moves
+from rookworld_nb.quick_rules import legal_moves
 from rookworld_nb.scoring import Scorer, make_scorer
 from rookworld_nb.tasks import PolicyAnswer
 

@@ -7,7 +7,8 @@ import pytest
 from rookworld_nb.board import board_squares
 from rookworld_nb.dataset import load_rows
 from rookworld_nb.engine import win_probability
-from rookworld_nb.reward_scorer import SHAPINGS, WEIGHTS, legal_moves, parse_weights, score, shape_reward
+from rookworld_nb.quick_rules import legal_moves
+from rookworld_nb.reward_scorer import SHAPINGS, WEIGHTS, parse_weights, score, shape_reward
 from rookworld_nb.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion
 
 ROWS = list(load_rows('positions', env_ratio=0.5, seed=4, limit=300))

@@ -14,7 +14,8 @@ from rookworld_nb.experience import PromptSource, collect, gather
 from rookworld_nb.generate import completion_logits
 from rookworld_nb.loader import save_model
 from rookworld_nb.model import GPT, PRESETS
-from rookworld_nb.reward_scorer import WEIGHTS, legal_moves, parse_weights, score
+from rookworld_nb.quick_rules import legal_moves
+from rookworld_nb.reward_scorer import WEIGHTS, parse_weights, score
 from rookworld_nb.scoring import Scorer, make_scorer
 from rookworld_nb.step import Learner, Targets, backward_pass, make_targets, train_step, update
 from rookworld_nb.tasks import EnvTask, PolicyAnswer
