@@ -116,7 +116,7 @@ class TrainConfig(Config):
     env_ratio: float = 0.5          # share of the prompts that are A (environment), 0 to 1; the rest are P (policy)
     max_positions: int|None = 20000 # train on at most this many rows; None takes all
     max_new_tokens: int = 144       # tokens a completion may have, end token included
-    temperature: float = 0.5        # of sampling; the loss sees the same distribution
+    temperature: float = 0.7        # of sampling; the loss sees the same distribution
     top_k: int = 0                  # sample from the k most likely tokens; 0 from all
     top_p: float = 1.0              # sample from the most likely tokens that together have this probability; 1 from all
     env_max_new_tokens: int|None = None # max_new_tokens of A prompts; None is that of P
