@@ -72,6 +72,7 @@ def renamed(node, names):
 
 
 def notebook(page): return str(page.with_suffix('.ipynb'))
+def room(source): return '.'.join(re.sub(r'^\d+_', '', part) for part in source.with_suffix('').parts) if len(source.parts) > 1 else None
 
 
 def lost_words(books):
@@ -185,15 +186,15 @@ def prepare(tree, home):
         (tree/source).unlink()
         (tree/notebook(page)).write_text(json.dumps({**books[source], 'cells': cells}), encoding='utf-8')
     for run in {f.parent for f in tree.rglob('metrics.jsonl')}:
-        from rookworld_nb.report import write_report
+        from rookworld_nb.report.report import write_report
         write_report(run)
     sidebar = tree/'sidebar.yml'
     sidebar.write_text(yaml.safe_dump(renamed(yaml.safe_load(sidebar.read_text(encoding='utf-8')), names), sort_keys=False), encoding='utf-8')
     config = yaml.safe_load((tree/'_quarto.yml').read_text(encoding='utf-8'))
     config['format'] = {'html': {k: v for k, v in config['format']['html'].items() if k != 'keep-md'} | {'include-in-header': 'head.html'}}
-    config['smalldocs'] = {'linkify': True}                                    # `11a_kl` in backticks leads to the page of that notebook
+    config['smalldocs'] = {'linkify': True}                                    # `grpo.kl` in backticks leads to the page of that notebook
     stems = [s.stem for s in names]
-    called = {name: f'/{p}' for s, p in names.items() for name in (str(s.with_suffix('')), s.stem) if name not in stems or stems.count(name) == 1}
+    called = {name: f'/{p}' for s, p in names.items() for name in (str(s.with_suffix('')), s.stem, room(s)) if name and (name not in stems or stems.count(name) == 1)}
     (tree/'_quarto.yml').write_text(yaml.safe_dump(config, sort_keys=False), encoding='utf-8')
     (tree/'_symbols.json').write_text(json.dumps(called), encoding='utf-8')
     shutil.copy(HERE/'docs'/'head.html', tree)

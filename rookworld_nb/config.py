@@ -125,8 +125,8 @@ class TrainConfig(Config):
     env_top_p: float|None = None    # top_p of A prompts; None is that of P
     # Rewards
     reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'auto' # where the truth comes from: the row, the rules (P: legality only) or Stockfish (P; A asks the rules); auto asks the rules for A and the row for P
-    reward_shaping: Literal['graduated', 'continuous', 'linear', 'binary'] = 'graduated' # how quality becomes a reward; none changes which of two answers is the better, see 09_reward_scorer
-    reward_weights: str = ''        # parts to weigh otherwise, such as 'regret=0.5 evals=0.1'; see WEIGHTS in 09_reward_scorer
+    reward_shaping: Literal['graduated', 'continuous', 'linear', 'binary'] = 'graduated' # how quality becomes a reward; none changes which of two answers is the better, see reward.reward_scorer
+    reward_weights: str = ''        # parts to weigh otherwise, such as 'regret=0.5 evals=0.1'; see WEIGHTS in reward.reward_scorer
     reward_warmup_steps: int = 0    # curriculum: steps over which weight moves from structure to content; 0 is off
     overlong_buffer: int = 0        # the last tokens before max_new_tokens (A: env_max_new_tokens), in which a completion loses up to overlong_penalty (DAPO); 0 is off
     overlong_penalty: float = 1.0   # reward lost by a completion that is as long as it may be
@@ -150,7 +150,7 @@ class TrainConfig(Config):
     value_clip: float = 0.2         # how far a value may move in one batch
     value_detach: bool = False      # the value head learns from the trunk, but not the trunk from the value head
     # Loss
-    loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see 11_grpo
+    loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
     clip_low: float|None = None     # the ratio is clipped below 1 - clip_low; None takes the loss's own: 0.2, gspo 3e-4, cispo 1
     clip_high: float|None = None    # the ratio is clipped above 1 + clip_high; None takes the loss's own: 0.28, gspo 4e-4, cispo 4
     inner_steps: int = 1            # passes over each batch of rollouts
@@ -267,12 +267,12 @@ def _check_train_choices(c):
         c._require(f'auto, batch or none with baseline {c.baseline} '
                    '(a group of equal rewards has std 0; or give min_std)', lambda v: v != 'group', 'advantage_scale')
     if c.kl_in == 'reward':
-        c._require('auto or k1 with kl_in reward (the others do not hold the policy there, see 11a_kl)',
+        c._require('auto or k1 with kl_in reward (the others do not hold the policy there, see grpo.kl)',
                    lambda v: v in ('auto', 'k1'), 'kl_estimator')
-        c._require('kl_pi_ref with kl_in reward (the others do not hold the policy there, see 11a_kl)',
+        c._require('kl_pi_ref with kl_in reward (the others do not hold the policy there, see grpo.kl)',
                    lambda v: v == 'kl_pi_ref', 'kl_type')
     elif c.kl_type != 'kl_pi_ref':
-        c._require(f'auto, k2, k3_ratio or full with kl_type {c.kl_type} (the gradient of the others is that of no KL, see 11a_kl)',
+        c._require(f'auto, k2, k3_ratio or full with kl_type {c.kl_type} (the gradient of the others is that of no KL, see grpo.kl)',
                    lambda v: v not in ('k1', 'k3'), 'kl_estimator')
     if not c.kl_coef:
         c._require('fixed when kl_coef is 0 (a factor times 0 stays 0)', lambda v: v == 'fixed', 'kl_controller')
@@ -418,7 +418,7 @@ class ReportConfig(Config):
 class SweepConfig(Config):
     "Many training runs over a space of choices, compared on one page."
     # What
-    space: str|None = None          # TOML file: objective, [base], [space]; see 16b_space
+    space: str|None = None          # TOML file: objective, [base], [space]; see sweep.space
     study: str|None = None          # name of the study; None takes the name of the file
     output_dir: str = 'sweeps'      # the study is kept in OUTPUT_DIR/STUDY, one run directory a trial
     storage: str|None = None        # database URL of Optuna's record, such as postgresql://..., which many machines may share; None is SQLite in the directory of the study

@@ -13,8 +13,8 @@ from faults import faults, short
 
 TESTS = Path(__file__).resolve().parent
 ROOT, NBS, EQUIVALENT = TESTS.parent, TESTS.parent/'nbs', TESTS/'mutants_equivalent.csv'
-PAGES = {'index', '99_house', '18_play', '18a_logged_metrics', '18b_run_files', '18c_curves', '18d_comparison', '18e_page', '18f_cards',
-         '18g_post_mortem', '19_report', '20_cli', '16e_sweep_page', '16c_study'}   # rooms that show and order, and compute little
+PAGES = {'index', '99_house', 'apps/01_play', 'measure/03_logged_metrics', 'report/01_run_files', 'report/02_curves', 'report/03_comparison', 'report/04_page', 'report/05_cards',
+         'report/06_post_mortem', 'report/07_report', 'apps/06_cli', 'sweep/05_sweep_page', 'sweep/03_study'}   # rooms that show and order, and compute little
 FLAGGED = re.compile(r'^#\|\s*(slow|gpu|net|engine|default_exp|eval:\s*false)', re.M)
 MEMORY = 12 << 30   # bytes a fault may ask for
 
@@ -22,7 +22,8 @@ MEMORY = 12 << 30   # bytes a fault may ask for
 @functools.cache
 def cells(room): return [s for c in json.loads((NBS/f'{room}.ipynb').read_text())['cells'] if c['cell_type'] == 'code' and not FLAGGED.search(s := ''.join(c['source']))]
 def is_exported(source): return bool(re.search(r'^#\|\s*exports?\s*$', source, re.M))
-def all_rooms(): return [p.stem for p in sorted(NBS.glob('*.ipynb')) if p.stem not in PAGES and any(map(is_exported, cells(p.stem)))]
+def notebooks(): return [p.relative_to(NBS).with_suffix('').as_posix() for p in sorted(NBS.rglob('*.ipynb')) if not {'experiments', 'tutorials', '.ipynb_checkpoints'} & set(p.parts)]
+def all_rooms(): return [r for r in notebooks() if r not in PAGES and any(map(is_exported, cells(r)))]
 
 
 def sample(n, seed, rooms):
@@ -91,7 +92,7 @@ def walk(room, todo, tell, limit=150, shared=True):
     "Run a room once, and each fault of `todo` (cell number, source, name) from its cell on, for at most `limit` seconds of computing; `tell` hears every verdict."
     sources = cells(room)
     def walker(_):
-        os.chdir(NBS)
+        os.chdir((NBS/room).parent)
         sys.modules['__main__'] = main = types.ModuleType('__main__')
         green = 0
         for i, s in enumerate(sources):
@@ -116,30 +117,34 @@ def prepare():
     os.environ.update({k: v for k, v in dict(MPLBACKEND='Agg', HF_HUB_OFFLINE='1', IN_TEST='1').items() if k not in os.environ})
     import torch
     torch.set_num_threads(1)
-    for name in ('grpo', 'dataset', 'loader', 'reward_scorer', 'generate'): importlib.import_module(f'rookworld_nb.{name}')
+    for name in ('grpo.grpo', 'chess.dataset', 'lm.loader', 'reward.reward_scorer', 'lm.generate'): importlib.import_module(f'rookworld_nb.{name}')
 
 
 # The test files, for what the lessons leave alive: in a copy of the package where one module has the fault.
 
-def module_of(room): return re.search(r'default_exp (\w+)', (NBS/f'{room}.ipynb').read_text())[1]
+def module_of(room): return re.search(r'default_exp ([\w.]+)', (NBS/f'{room}.ipynb').read_text())[1]
 
 
 @functools.cache
 def test_files(room):
     "The test files that name the room's module."
-    named = re.compile(rf'rookworld_nb\.{module_of(room)}\b|from rookworld_nb import [^\n]*\b{module_of(room)}\b|{room}\b')
-    return [p for p in sorted(TESTS.glob('test_*.py')) if p.name not in ('test_mutations.py', 'test_mutants.py') and (p.stem == f'test_{module_of(room)}' or named.search(p.read_text()))]
+    wing, _, name = module_of(room).rpartition('.')
+    named = re.compile(rf'rookworld_nb\.{re.escape(module_of(room))}\b|from rookworld_nb{re.escape(wing and "." + wing)} import [^\n]*\b{name}\b|{room}\b')
+    return [p for p in sorted(TESTS.glob('test_*.py')) if p.name not in ('test_mutations.py', 'test_mutants.py') and (p.stem == f'test_{name}' or named.search(p.read_text()))]
 
 
 def run_tests(files, room=None, before='', after='', limit=1200):
     "Run test files against the package, one cell of one module replaced: None, or the name of the test that turned red."
     with tempfile.TemporaryDirectory() as place:
         package = Path(place)/'rookworld_nb'
-        package.mkdir()
-        for p in (ROOT/'rookworld_nb').iterdir(): (package/p.name).symlink_to(p)
+        for p in (ROOT/'rookworld_nb').rglob('*'):
+            if p.is_dir() or '__pycache__' in p.parts: continue
+            link = package/p.relative_to(ROOT/'rookworld_nb')
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(p)
         if room:
             bare = lambda s: re.sub(r'^#\|.*\n', '', s, flags=re.M).strip()
-            module = package/f'{module_of(room)}.py'
+            module = package/f'{module_of(room).replace(".", "/")}.py'
             text = module.read_text()
             if text.count(bare(before)) != 1: raise ValueError(f'a cell of {room} stands {text.count(bare(before))} times in its module: export first')
             module.unlink()
@@ -233,7 +238,7 @@ def main():
     parser.add_argument('--seed', type=int, default=0, help='which faults are drawn')
     parser.add_argument('--jobs', type=int, default=1, help='rooms, then test runs, at a time')
     parser.add_argument('--cache', type=Path, default=Path('mutants.jsonl'), help='file of the verdicts')
-    parser.add_argument('--rooms', nargs='*', help='notebooks, such as 11_grpo; without it all that compute')
+    parser.add_argument('--rooms', nargs='*', help='notebooks, such as grpo/01_grpo; without it all that compute')
     parser.add_argument('--lessons', action='store_true', help='do without the test files')
     parser.add_argument('--report', action='store_true', help='run nothing, show what is known')
     a = parser.parse_args()

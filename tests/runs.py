@@ -7,8 +7,8 @@ import signal
 from unittest.mock import patch
 import pandas as pd
 import torch
-from rookworld_nb import cli
-from rookworld_nb.model import GPT, PRESETS
+from rookworld_nb.apps import cli
+from rookworld_nb.lm.model import GPT, PRESETS
 
 POSITIONS = importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
 

@@ -7,8 +7,9 @@ import shutil
 import subprocess
 from unittest.mock import patch
 import pytest
-from rookworld_nb import resume, train
-from rookworld_nb.checkpoint import CheckpointError, latest_good_checkpoint, list_checkpoints, mark_stable, stable_checkpoint, verify_checkpoint
+from rookworld_nb.run import resume, train
+from rookworld_nb.run.checkpoint import (CheckpointError, latest_good_checkpoint, list_checkpoints,
+                                         mark_stable, stable_checkpoint, verify_checkpoint)
 from runs import contents, die, in_child, undisturbed
 
 CHOICES = '--model nano --max_steps 4 --save_every 1 --keep_last 9 --prompts_per_step 2 --group_size 2 --env_ratio 0.5 --eval_prompts 4 --warmup_steps 2 --threads 1'.split()

@@ -10,7 +10,7 @@ TINY = '--max_steps 1 --prompts_per_step 2 --group_size 2 --eval_prompts 4 --max
 
 def call(command, *args, cwd, **environ):
     "Run a command in a process of its own: (exit code, stdout, stderr)."
-    code = f'import sys; from rookworld_nb.cli import {command}_command as command; sys.exit(command())'
+    code = f'import sys; from rookworld_nb.apps.cli import {command}_command as command; sys.exit(command())'
     environ = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'} | environ
     done = subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout, done.stderr
@@ -25,7 +25,7 @@ def test_help(command, tmp_path):
 
 
 def test_help_does_not_load_torch(tmp_path):
-    code = "import sys, rookworld_nb.cli; assert 'torch' not in sys.modules; import os; assert os.environ['OMP_WAIT_POLICY']"
+    code = "import sys, rookworld_nb.apps.cli; assert 'torch' not in sys.modules; import os; assert os.environ['OMP_WAIT_POLICY']"
     assert subprocess.run([sys.executable, '-c', code], cwd=tmp_path, timeout=60).returncode == 0
 
 
@@ -46,9 +46,9 @@ def bad(tmp_path, case):
         (tmp_path/'file').write_text('')
         return ['--output_dir', 'file/run']
     if case == 'weights':
-        from rookworld_nb.loader import save_model
-        from rookworld_nb.model import GPT, PRESETS
-        from rookworld_nb.tokenizer import load_tokenizer
+        from rookworld_nb.lm.loader import save_model
+        from rookworld_nb.lm.model import GPT, PRESETS
+        from rookworld_nb.lm.tokenizer import load_tokenizer
         tokenizer = load_tokenizer('chess')
         save_model(GPT(replace(PRESETS['tiny'], vocab_size=tokenizer.vocab_size)), tokenizer, tmp_path/'corrupt')
         weights = next((tmp_path/'corrupt').glob('*.safetensors'))

@@ -7,11 +7,11 @@ import sys
 import time
 import pyarrow.parquet as pq
 import pytest
-from rookworld_nb.dataset import load_rows
-from rookworld_nb.engine import find_engine
-from rookworld_nb.synthetic import KINDS
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.chess.engine import find_engine
+from rookworld_nb.chess.synthetic import KINDS
 
-CODE = 'import sys; from rookworld_nb.cli import data_command as command; sys.exit(command())'
+CODE = 'import sys; from rookworld_nb.apps.cli import data_command as command; sys.exit(command())'
 ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'}
 engine = pytest.mark.skipif(find_engine() is None, reason='needs Stockfish')
 

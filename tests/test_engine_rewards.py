@@ -10,11 +10,11 @@ import warnings
 import chess
 import pytest
 from rookworld_nb.config import TrainConfig
-from rookworld_nb.dataset import env_example, load_rows
-from rookworld_nb.engine import EngineLost, EnginePool, find_engine
-from rookworld_nb.quick_rules import legal_moves
-from rookworld_nb.scoring import Scorer, make_scorer
-from rookworld_nb.tasks import PolicyAnswer
+from rookworld_nb.chess.dataset import env_example, load_rows
+from rookworld_nb.chess.engine import EngineLost, EnginePool, find_engine
+from rookworld_nb.chess.quick_rules import legal_moves
+from rookworld_nb.reward.scoring import Scorer, make_scorer
+from rookworld_nb.chess.tasks import PolicyAnswer
 
 POSITIONS = max(9, int(os.environ.get('ENGINE_POSITIONS', 12)))
 needs_stockfish = pytest.mark.skipif(find_engine() is None, reason='no Stockfish')

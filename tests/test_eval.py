@@ -3,15 +3,15 @@ import json
 from dataclasses import replace
 import pandas as pd
 import pytest
-from rookworld_nb.dataset import load_rows, parse_row
-from rookworld_nb.engine import EnginePool, find_engine
-from rookworld_nb.evaluate import judge_policy, summarize
-from rookworld_nb.loader import save_model
-from rookworld_nb.metrics import METRICS
-from rookworld_nb.model import GPT, PRESETS
-from rookworld_nb.suites import SUITES, mate_example
-from rookworld_nb.tasks import PolicyAnswer, parse_prompt
-from rookworld_nb.tokenizer import load_tokenizer
+from rookworld_nb.chess.dataset import load_rows, parse_row
+from rookworld_nb.chess.engine import EnginePool, find_engine
+from rookworld_nb.measure.evaluate import judge_policy, summarize
+from rookworld_nb.lm.loader import save_model
+from rookworld_nb.measure.metrics import METRICS
+from rookworld_nb.lm.model import GPT, PRESETS
+from rookworld_nb.measure.suites import SUITES, mate_example
+from rookworld_nb.chess.tasks import PolicyAnswer, parse_prompt
+from rookworld_nb.lm.tokenizer import load_tokenizer
 from test_commands import call
 
 PUBLISHED = [   # Black's best move is the worst of its candidates, White's is the best

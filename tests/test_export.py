@@ -12,12 +12,12 @@ import torch
 import transformers
 from huggingface_hub import metadata_load
 from rookworld_nb.config import ExportConfig, TrainConfig
-from rookworld_nb.export import export_model
-from rookworld_nb.generate import generate
-from rookworld_nb.loader import load_model, save_model
-from rookworld_nb.model import GPT, PRESETS
-from rookworld_nb.tokenizer import EOT, load_tokenizer
-from rookworld_nb.train import train
+from rookworld_nb.apps.export import export_model
+from rookworld_nb.lm.generate import generate
+from rookworld_nb.lm.loader import load_model, save_model
+from rookworld_nb.lm.model import GPT, PRESETS
+from rookworld_nb.lm.tokenizer import EOT, load_tokenizer
+from rookworld_nb.run.train import train
 
 START = 'rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1'
 ENDING = '8/7p/2p5/p2pBpb1/P2P3k/2PK3P/1n4B1/8 w - - 1 49'
@@ -51,7 +51,7 @@ def assert_same_to_transformers(directory, model, tokenizer, **how):
 def call(*args, cwd):
     "rookworld_export in a process of its own."
     environ = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'}
-    code = 'import sys; from rookworld_nb.cli import export_command; sys.exit(export_command())'
+    code = 'import sys; from rookworld_nb.apps.cli import export_command; sys.exit(export_command())'
     done = subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout, done.stderr
 

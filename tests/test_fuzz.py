@@ -5,9 +5,9 @@ import random
 import unicodedata
 from collections import Counter
 import pytest
-from rookworld_nb.dataset import load_rows
-from rookworld_nb.reward_scorer import score
-from rookworld_nb.tasks import PolicyAnswer, parse_completion, parse_prompt, split_row
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.reward.reward_scorer import score
+from rookworld_nb.chess.tasks import PolicyAnswer, parse_completion, parse_prompt, split_row
 
 FUZZ = int(os.environ.get('FUZZ', 5_000))   # strings
 ROWS = list(load_rows('positions', env_ratio=0.5, seed=5, limit=2000))

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 import pytest
 import torch
-from rookworld_nb.dataset import load_rows
-from rookworld_nb.generate import generate
-from rookworld_nb.loader import load_model, save_model
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.lm.generate import generate
+from rookworld_nb.lm.loader import load_model, save_model
 
 transformers = pytest.importorskip('transformers')
 TOKENS, PROMPTS = int(os.environ.get('PARITY_TOKENS', 16)), int(os.environ.get('PARITY_PROMPTS', 8))
@@ -106,7 +106,7 @@ def test_there_and_back(name, ours, folder):
 PEAK = '''
 import re, sys
 def peak(): return int(re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1])*1.024e-3
-from rookworld_nb.loader import load_model
+from rookworld_nb.lm.loader import load_model
 before = peak()
 load_model(sys.argv[1])
 print(peak() - before)

@@ -1,4 +1,4 @@
-"Faults put into a running command, each in a process of its own: it survives, or stops with its post-mortem, and nothing is lost. The table of all of them is in nbs/16_train.ipynb."
+"Faults put into a running command, each in a process of its own: it survives, or stops with its post-mortem, and nothing is lost. The table of all of them is in nbs/run/04_train.ipynb."
 import contextlib
 import json
 import math
@@ -9,10 +9,11 @@ from unittest.mock import patch
 import pytest
 import torch
 from safetensors.torch import load_file
-from rookworld_nb import checkpoint, experience, step as learning, train
-from rookworld_nb.generate import completion_logits, sampling_logits
-from rookworld_nb.grpo import token_logprobs
-from rookworld_nb.resume import newest_unfinished
+from rookworld_nb.run import checkpoint, train
+from rookworld_nb.grpo import experience, step as learning
+from rookworld_nb.lm.generate import completion_logits, sampling_logits
+from rookworld_nb.grpo.grpo import token_logprobs
+from rookworld_nb.run.resume import newest_unfinished
 from runs import contents, die, in_child, some_positions
 
 CHOICES = '''--model nano --max_steps 8 --save_every 1 --stable_after 2 --keep_last 3 --prompts_per_step 2 --group_size 4 --env_ratio 0.5 --eval_prompts 2 --warmup_steps 2

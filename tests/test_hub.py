@@ -13,10 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from hub_server import HubServer
-from rookworld_nb.dataset import load_rows
-from rookworld_nb.loader import config_from_hf, load_weights, save_model
-from rookworld_nb.model import GPT, GPTConfig
-from rookworld_nb.tokenizer import load_tokenizer
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.lm.loader import config_from_hf, load_weights, save_model
+from rookworld_nb.lm.model import GPT, GPTConfig
+from rookworld_nb.lm.tokenizer import load_tokenizer
 
 transformers = pytest.importorskip('transformers')
 IDS = torch.randint(50257, (2, 12), generator=torch.Generator().manual_seed(0))
@@ -112,7 +112,7 @@ def layouts(hub, tmp_path_factory):
     code = '''
 import sys, warnings, torch
 from pathlib import Path
-from rookworld_nb.loader import load_model
+from rookworld_nb.lm.loader import load_model
 ids, found = torch.load(sys.argv[1], weights_only=True), {}
 for name in sys.argv[2:]:
     with warnings.catch_warnings(record=True) as said, torch.no_grad():
@@ -144,8 +144,8 @@ def test_a_published_layout_loads(layout, layouts):
 
 FORKS = '''
 import json, os, sys
-from rookworld_nb.cli import train_command
-import rookworld_nb.train
+from rookworld_nb.apps.cli import train_command
+import rookworld_nb.run.train
 cases = json.loads(sys.argv[1])
 children = {}
 for name, (args, environ) in cases.items():
@@ -227,7 +227,7 @@ def test_a_refusal_is_one_line(case, refused):
 
 LOAD = '''
 import sys
-from rookworld_nb.loader import load_model
+from rookworld_nb.lm.loader import load_model
 print(sum(p.double().sum().item() for p in load_model(sys.argv[1])[0].parameters()))
 '''
 
@@ -273,7 +273,7 @@ def test_offline(hub, tmp_path):
     asked = len(hub.log)
     code, out, err = python(LOAD, 'house/offline', cwd=tmp_path, env=environment(hub, tmp_path/'home', HF_HUB_OFFLINE='1'))
     assert (code, float(out), err) == (0, total(model), '')
-    code = 'import sys; from rookworld_nb.cli import train_command; sys.exit(train_command())'
+    code = 'import sys; from rookworld_nb.apps.cli import train_command; sys.exit(train_command())'
     code, out, err = python(code, '--model', 'house/offline', cwd=tmp_path, env=environment(hub, tmp_path/'empty', HF_HUB_OFFLINE='1'))
     assert (code, err) == (2, "rookworld_train: cannot get config.json of 'house/offline' from the Hugging Face hub: HF_HUB_OFFLINE is set and "
                               'the file is not in the cache; unset it to download; or name the directory of a local copy instead\n')
@@ -308,7 +308,7 @@ def test_two_steps_of_a_downloaded_model_on_downloaded_rows(hub, tmp_path):
     hub.add('org/rows', tmp_path/'rows', 'dataset')
     args = '''--model org/gpt2-124m --data org/rows --max_steps 2 --prompts_per_step 1 --group_size 2 --eval_prompts 2 --max_new_tokens 8
               --max_refills 0 --temperature 1 --keep_last 1 --threads 1 --output_dir run'''.split()
-    code = 'import sys; from rookworld_nb.cli import train_command; sys.exit(train_command())'
+    code = 'import sys; from rookworld_nb.apps.cli import train_command; sys.exit(train_command())'
     code, out, err = python(code, *args, cwd=tmp_path, env=environment(hub, tmp_path/'home'), timeout=600)
     assert code == 0, err
     assert len(re.findall(r'^Step +\d+ \| Loss', out, re.M)) == 2

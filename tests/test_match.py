@@ -6,7 +6,7 @@ import sys
 import chess.pgn
 import pandas as pd
 import pytest
-from rookworld_nb.engine import find_engine
+from rookworld_nb.chess.engine import find_engine
 from test_commands import call
 from test_eval import make_model
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from unittest.mock import patch
 import pandas as pd
 import pytest
-from rookworld_nb import train as training
-from rookworld_nb.cli import read_config
+from rookworld_nb.run import train as training
+from rookworld_nb.apps.cli import read_config
 from rookworld_nb.config import TrainConfig, describe, kind_of
-from rookworld_nb.engine import find_engine
+from rookworld_nb.chess.engine import find_engine
 
 COMMON = dict(temperature=1.2, max_steps=3, prompts_per_step=2, group_size=4, env_ratio=0.5, learning_rate=1e-3, warmup_steps=1, eval_prompts=2, log_completions=1, threads=1)
 NEEDS = {  # what must be switched on for an option to be seen
@@ -30,7 +30,7 @@ NEEDS |= {'early': dict(ema_warmup_steps=0), 'rising': dict(kl_coef=0.1, kl_cont
           'falling': dict(kl_coef=0.1, kl_controller='threshold', kl_target=50.0), 'warming': dict(kl_coef=0.1, kl_warmup_steps=2), 'refreshed': dict(kl_coef=0.1, reference_refresh_steps=1),
           'entropy': dict(entropy_coef=0.01)}
 WORDS = {'kl_estimator': 'kl', 'kl_type': 'kl', 'kl_in': 'kl', 'kl_controller': 'steered', 'gae': 'value', 'value_detach': 'value', 'entropy_over': 'entropy', 'normalize_rewards': 'early', 'difficulty_filter': 'again'}
-SILENT = {'mask_truncated', 'dynamic_sampling', 'fix_best'}  # nothing is truncated in three small steps, refills are by chance, and these labels have no defect: tested in 14b_step, 14a_experience, 08_dataset
+SILENT = {'mask_truncated', 'dynamic_sampling', 'fix_best'}  # nothing is truncated in three small steps, refills are by chance, and these labels have no defect: tested in grpo/05_step, grpo/04_experience, chess/07_dataset
 SAME = {('advantage_scale', 'group'), ('kl_estimator', 'full'), ('reward_source', 'row')}  # what auto means by default
 
 def worded():

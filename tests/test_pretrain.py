@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
-from rookworld_nb.loader import load_model
+from rookworld_nb.lm.loader import load_model
 
 KILLS = int(os.environ.get('KILLS', 1))
 RUN = '''
@@ -19,8 +19,8 @@ import sys, json, torch
 from dataclasses import replace
 from pathlib import Path
 from rookworld_nb.config import PretrainConfig
-from rookworld_nb.model import PRESETS
-from rookworld_nb.pretrain import pretrain
+from rookworld_nb.lm.model import PRESETS
+from rookworld_nb.run.pretrain import pretrain
 if __name__ == '__main__':
     PRESETS['miniature'] = replace(PRESETS['nano'], n_layer=2, n_head=2, n_embd=32)
     config = PretrainConfig.from_json(sys.argv[1])

@@ -4,8 +4,8 @@ import random
 from collections import Counter
 from itertools import product
 import chess
-from rookworld_nb.board import START_FEN, transition
-from rookworld_nb.quick_rules import legal_among, legal_moves, quick_transition
+from rookworld_nb.chess.board import START_FEN, transition
+from rookworld_nb.chess.quick_rules import legal_among, legal_moves, quick_transition
 
 QUICK_MOVES = int(os.environ.get('QUICK_MOVES', 100_000))   # questions about legality; one in thirty is about a transition
 WORDS = [a + b for a, b in product(chess.SQUARE_NAMES, repeat=2)]

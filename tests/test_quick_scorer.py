@@ -5,10 +5,11 @@ import struct
 from collections import Counter
 from unittest.mock import patch
 import pytest
-from rookworld_nb import reward_scorer, tasks
-from rookworld_nb.dataset import load_rows
-from rookworld_nb.quick_rules import legal_moves
-from rookworld_nb.reward_scorer import parse_weights, score
+from rookworld_nb.reward import reward_scorer
+from rookworld_nb.chess import tasks
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.chess.quick_rules import legal_moves
+from rookworld_nb.reward.reward_scorer import parse_weights, score
 from test_fuzz import ROWS as FUZZED, MUTATIONS, strings
 from test_scorer_properties import any_eval, any_uci, seen, some
 

@@ -9,7 +9,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from rookworld_nb import checkpoint, step as learning, train
+from rookworld_nb.run import checkpoint, train
+from rookworld_nb.grpo import step as learning
 from runs import begin, contents, die, end, in_child, some_positions, undisturbed
 
 KILLS = range(int(os.environ['KILLS'])) if 'KILLS' in os.environ else (1, 3, 5)   # these three: every kind of run, every place to die at

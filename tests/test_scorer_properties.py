@@ -4,12 +4,12 @@ import random
 from dataclasses import replace
 import chess
 import pytest
-from rookworld_nb.board import board_squares
-from rookworld_nb.dataset import load_rows
-from rookworld_nb.engine import win_probability
-from rookworld_nb.quick_rules import legal_moves
-from rookworld_nb.reward_scorer import SHAPINGS, WEIGHTS, parse_weights, score, shape_reward
-from rookworld_nb.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion
+from rookworld_nb.chess.board import board_squares
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.chess.engine import win_probability
+from rookworld_nb.chess.quick_rules import legal_moves
+from rookworld_nb.reward.reward_scorer import SHAPINGS, WEIGHTS, parse_weights, score, shape_reward
+from rookworld_nb.chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion
 
 ROWS = list(load_rows('positions', env_ratio=0.5, seed=4, limit=300))
 POLICY, ENV = ([r for r in ROWS if r.kind == kind] for kind in 'PA')

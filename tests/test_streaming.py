@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rookworld_nb.dataset import load_rows
-from rookworld_nb.positions import split_of
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.chess.positions import split_of
 
 ROWS = int(os.environ.get('ROWS', 20_000))
 PEAK_GB = 1.5
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='
 
 LOAD = '''
 import json, re, sys, time
-from rookworld_nb.dataset import load_rows
-from rookworld_nb.experience import PromptSource, task_counts
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.grpo.experience import PromptSource, task_counts
 started = time.perf_counter()
 rows = load_rows(sys.argv[1], split='train')
 loaded = time.perf_counter() - started

@@ -11,10 +11,10 @@ import sys
 import time
 import pandas as pd
 import pytest
-from rookworld_nb.cli import read_config
+from rookworld_nb.apps.cli import read_config
 from rookworld_nb.config import SweepConfig, TrainConfig
-from rookworld_nb.sweep import Sweep
-from rookworld_nb.trials import command_line, trials_table
+from rookworld_nb.sweep.sweep import Sweep
+from rookworld_nb.sweep.trials import command_line, trials_table
 
 POSITIONS = importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
 SPACE = '''
@@ -42,7 +42,7 @@ def folder(tmp_path):
 
 def start(*args, cwd):
     environ = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'HF_HUB_OFFLINE': '1', 'OMP_NUM_THREADS': '1'}
-    code = 'import sys; from rookworld_nb.cli import sweep_command; sys.exit(sweep_command())'
+    code = 'import sys; from rookworld_nb.apps.cli import sweep_command; sys.exit(sweep_command())'
     return subprocess.Popen([sys.executable, '-c', code, *map(str, args)], cwd=cwd, env=environ, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -117,7 +117,7 @@ def test_a_killed_worker_is_replaced(folder):
            '(out/"metrics.jsonl").write_text(json.dumps(dict(step=1, reward_mean=0.5)) + chr(10)); (out/"comparison.json").write_text(json.dumps('
            '[dict(metric="reward", task="P", slice="all", decoding="sampled", difference=0, low=0, high=0, n=1)]))')
     (folder/'tiny.toml').write_text('[space]\nseed = [0, 1]\n')
-    code = ('import json, sys; from rookworld_nb.config import SweepConfig; from rookworld_nb.sweep import sweep; '
+    code = ('import json, sys; from rookworld_nb.config import SweepConfig; from rookworld_nb.sweep.sweep import sweep; '
             'sweep(SweepConfig(space="tiny.toml", sampler="grid"), json.loads(sys.argv[1]))')
     process = subprocess.Popen([sys.executable, '-c', code, json.dumps([sys.executable, '-c', run])], cwd=folder)
     wait_until(lambda: (folder/'sweeps/tiny/trial-0000/trial.log').exists(), process)

@@ -23,7 +23,7 @@ def data(tmp_path_factory):
 def start(*args, cwd, before=''):
     "Start the command in a process of its own, after some Python."
     environ = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'HF_HUB_OFFLINE': '1'}
-    code = f'import sys; from rookworld_nb.cli import train_command\n{before}\nsys.exit(train_command())'
+    code = f'import sys; from rookworld_nb.apps.cli import train_command\n{before}\nsys.exit(train_command())'
     return subprocess.Popen([sys.executable, '-c', code, *CHOICES, '--model', MODEL, *map(str, args)], cwd=cwd, env=environ,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -58,7 +58,7 @@ def test_interrupted_after_a_step(number, data, tmp_path):
 
 
 def test_interrupted_in_the_first_evaluation(data, tmp_path):
-    ctrl_c = 'import signal, rookworld_nb.train as train\ntrain.judge_rows = lambda *args, **kw: signal.raise_signal(signal.SIGINT)'
+    ctrl_c = 'import signal, rookworld_nb.run.train as train\ntrain.judge_rows = lambda *args, **kw: signal.raise_signal(signal.SIGINT)'
     process = start('--data', data, '--output_dir', 'run', cwd=tmp_path, before=ctrl_c)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

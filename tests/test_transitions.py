@@ -7,7 +7,7 @@ from functools import cache
 from itertools import count, groupby
 import chess
 import pytest
-from rookworld_nb.board import START_FEN, Transition, is_legal, transition
+from rookworld_nb.chess.board import START_FEN, Transition, is_legal, transition
 
 TRANSITIONS = int(os.environ.get('TRANSITIONS', 5_000))  # legal moves to compare; the illegal ones come on top
 SQUARES = [file + rank for rank in '87654321' for file in 'abcdefgh']  # as a FEN lists them: a8 is 0, h1 is 63

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from unittest.mock import patch
 import pytest
 import torch
-from rookworld_nb.grpo import aggregate_tokens, entropy, group_advantages, policy_loss, token_logprobs
-from rookworld_nb.kl import kl_tokens
+from rookworld_nb.grpo.grpo import aggregate_tokens, entropy, group_advantages, policy_loss, token_logprobs
+from rookworld_nb.grpo.kl import kl_tokens
 
 trl = pytest.importorskip('trl')
 from trl.trainer.grpo_trainer import GRPOTrainer

@@ -12,12 +12,12 @@ import chess
 import chess.engine
 import pytest
 from rookworld_nb.config import UciConfig
-from rookworld_nb.uci import LONGEST, Engine, Search, serve
+from rookworld_nb.apps.uci import LONGEST, Engine, Search, serve
 
 LINES = int(os.environ.get('UCI_LINES', 400))   # of nonsense
 GAMES = int(os.environ.get('UCI_GAMES', 2))     # through python-chess
 PLIES = 6 if GAMES == 2 else 200                # half-moves of one, at most
-REAL = [sys.executable, '-c', 'import sys; from rookworld_nb.cli import uci_command as command; sys.exit(command())']
+REAL = [sys.executable, '-c', 'import sys; from rookworld_nb.apps.cli import uci_command as command; sys.exit(command())']
 FAKE = [sys.executable, '-c', 'from test_uci import serve_fake; serve_fake()']
 ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'}
 UCI = [re.compile(p) for p in (
@@ -213,7 +213,7 @@ def test_nonsense():
     worker = threading.Thread(target=engine.work, daemon=True)
     worker.start()
     asked = []
-    with patch('rookworld_nb.uci.Search', lambda *how: asked.append(Search(*how)) or asked[-1]):
+    with patch('rookworld_nb.apps.uci.Search', lambda *how: asked.append(Search(*how)) or asked[-1]):
         for _ in range(LINES):
             before, spoken, line = engine.board, len(said), nonsense(rng)
             engine.hear(line)

@@ -7,20 +7,23 @@ from types import SimpleNamespace
 from unittest.mock import patch
 import pytest
 import torch
-from rookworld_nb import cli, evaluate, exam, experience, play, step as learning, train as training
+from rookworld_nb.apps import cli, play
+from rookworld_nb.measure import evaluate, exam
+from rookworld_nb.grpo import experience, step as learning
+from rookworld_nb.run import train as training
 from rookworld_nb.config import EvalConfig, TrainConfig
-from rookworld_nb.dataset import load_rows
-from rookworld_nb.experience import PromptSource, collect, gather
-from rookworld_nb.generate import completion_logits
-from rookworld_nb.loader import save_model
-from rookworld_nb.model import GPT, PRESETS
-from rookworld_nb.quick_rules import legal_moves
-from rookworld_nb.reward_scorer import WEIGHTS, parse_weights, score
-from rookworld_nb.scoring import Scorer, make_scorer
-from rookworld_nb.step import Learner, Targets, backward_pass, make_targets, train_step, update
-from rookworld_nb.tasks import EnvTask, PolicyAnswer
-from rookworld_nb.tokenizer import load_tokenizer
-from rookworld_nb.value import gae
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.grpo.experience import PromptSource, collect, gather
+from rookworld_nb.lm.generate import completion_logits
+from rookworld_nb.lm.loader import save_model
+from rookworld_nb.lm.model import GPT, PRESETS
+from rookworld_nb.chess.quick_rules import legal_moves
+from rookworld_nb.reward.reward_scorer import WEIGHTS, parse_weights, score
+from rookworld_nb.reward.scoring import Scorer, make_scorer
+from rookworld_nb.grpo.step import Learner, Targets, backward_pass, make_targets, train_step, update
+from rookworld_nb.chess.tasks import EnvTask, PolicyAnswer
+from rookworld_nb.lm.tokenizer import load_tokenizer
+from rookworld_nb.grpo.value import gae
 from runs import some_positions
 
 TOKENIZER = load_tokenizer('chess')
@@ -294,7 +297,7 @@ def test_each_task_is_evaluated_at_its_own_length():
 
 
 def test_self_play_asks_each_task_at_its_own_length(monkeypatch):
-    for name in ('load_model', 'pick_device'): monkeypatch.setattr(f'rookworld_nb.loader.{name}', lambda *args: (tiny(), TOKENIZER))
+    for name in ('load_model', 'pick_device'): monkeypatch.setattr(f'rookworld_nb.lm.loader.{name}', lambda *args: (tiny(), TOKENIZER))
     with Spy(play, 'self_play') as spy, Spy(play, 'generate') as asked: cli._played('any', EvalConfig(games=1, **BOUNDS))
     assert spy.given('limits') == [ASKED]*2 and set(map(tuple, asked.given('limits'))) == {(5,)}
     with patch.object(play.Game, 'hear_move', lambda self, text: self.moves.append('e2e4')), Spy(play, 'generate') as asked: play.self_play(tiny(), TOKENIZER, games=2, limits=ASKED)

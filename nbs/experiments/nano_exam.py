@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from rookworld_nb.blocks import data_shards
-from rookworld_nb.dataset import load_rows
-from rookworld_nb.evaluate import judge_policy, judge_rows, random_legal, summarize
-from rookworld_nb.intervals import bootstrap
-from rookworld_nb.loader import load_model
-from rookworld_nb.play import self_play, summarize_play
-from rookworld_nb.suites import held_out, mate_example
-from rookworld_nb.synthetic import generate_transitions, special_rows
-from rookworld_nb.tasks import parse_completion
+from rookworld_nb.run.blocks import data_shards
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.measure.evaluate import judge_policy, judge_rows, random_legal, summarize
+from rookworld_nb.measure.intervals import bootstrap
+from rookworld_nb.lm.loader import load_model
+from rookworld_nb.apps.play import self_play, summarize_play
+from rookworld_nb.measure.suites import held_out, mate_example
+from rookworld_nb.chess.synthetic import generate_transitions, special_rows
+from rookworld_nb.chess.tasks import parse_completion
 
 N = 3000
 

@@ -9,15 +9,15 @@ import csv, functools, json, sys, time
 from dataclasses import replace
 from pathlib import Path
 import torch
-import rookworld_nb.blocks as blocks
-from rookworld_nb.blocks import RowStream, data_shards
-from rookworld_nb.cli import parse_value
+import rookworld_nb.run.blocks as blocks
+from rookworld_nb.run.blocks import RowStream, data_shards
+from rookworld_nb.apps.cli import parse_value
 from rookworld_nb.config import PretrainConfig, describe
-from rookworld_nb.dataset import load_rows
-from rookworld_nb.evaluate import judge_rows, summarize
-from rookworld_nb.model import PRESETS
-from rookworld_nb.pretrain import make_optimizer, starting_model, supervised_step
-from rookworld_nb.tokenizer import ChessTokenizer, load_tokenizer
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.measure.evaluate import judge_rows, summarize
+from rookworld_nb.lm.model import PRESETS
+from rookworld_nb.run.pretrain import make_optimizer, starting_model, supervised_step
+from rookworld_nb.lm.tokenizer import ChessTokenizer, load_tokenizer
 
 SHOWN = dict(P=['format_valid', 'legal_best', 'best_move', 'top5_overlap', 'regret'],
              A=['fen_exact', 'squares_changed', 'fen_halfmove', 'recall_illegal'])
