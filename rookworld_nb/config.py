@@ -8,6 +8,7 @@ __all__ = ['WORDS', 'VALUE_ALIASES', 'OUTSIDE_BASELINES', 'TINY', 'SWITCH', 'kin
            'Choice', 'describe', 'parse_value']
 
 # %% ../nbs/00_config.ipynb #714228a5
+import functools
 import inspect
 import json
 import math
@@ -493,16 +494,17 @@ class Choice:
     help: str        # its comment
 
 
+@functools.cache
 def describe(
-    cls: type,       # a configuration class from a module (the comments are read from its source)
-) -> list[Choice]:   # in the order of the source
+    cls: type,               # a configuration class from a module (the comments are read from its source)
+) -> tuple[Choice, ...]:     # in the order of the source
     "Every choice of a configuration, with its comment."
     group, groups = '', {}
     for line in inspect.getsource(cls).splitlines():
         if heading := re.fullmatch(r'\s+# (.+)', line): group = heading[1]
         elif field := re.match(r'    (\w+): ', line): groups.setdefault(field[1], group)
     comments, types = docments(cls, returns=False), get_type_hints(cls)
-    return [Choice(f.name, types[f.name], f.default, groups[f.name], comments[f.name] or '') for f in fields(cls)]
+    return tuple(Choice(f.name, types[f.name], f.default, groups[f.name], comments[f.name] or '') for f in fields(cls))
 
 # %% ../nbs/00_config.ipynb #cf963e21
 # how a switch is written in the environment

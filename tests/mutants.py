@@ -88,18 +88,21 @@ def spared(place):
         kept.rename(place)
 
 
-def walk(room, todo, tell, limit=150, shared=True):
-    "Run a room once, and each fault of `todo` (cell number, source, name) from its cell on, for at most `limit` seconds of computing; `tell` hears every verdict."
+def walk(room, todo, tell, limit=150, shared=True, whole=True):
+    """Run a room once, and each fault of `todo` (cell number, source, name) from its cell on, for at most `limit` seconds of computing; `tell` hears every
+    verdict. Not `whole`: as far as the last cell that a fault turned red, since no verdict needs the rest."""
     sources = cells(room)
     def walker(_):
         os.chdir((NBS/room).parent)
         sys.modules['__main__'] = main = types.ModuleType('__main__')
-        green = 0
+        green, last = 0, max((t[0] for t in todo), default=0)
         for i, s in enumerate(sources):
+            if not whole and i > last: break
             for at, source, name in (t for t in todo if (t[0] if shared else 0) == i):
                 rest = [*sources[i:at], source, *sources[at + 1:]]
                 with spared(Path(tempfile.tempdir)): code, seconds, said = in_child(lambda told: run_cells(rest, vars(main), told), limit)
-                red = rest[max((int(l) for l in said if l.isdecimal()), default=0)]
+                at_red = max((int(l) for l in said if l.isdecimal()), default=0)
+                red, last = rest[at_red], max(last, i + at_red)
                 how = 'time' if code in (-signal.SIGALRM, -signal.SIGPROF) else said[-1] if said and code == 1 else f'exit code {code}'
                 tell(dict(id=name, killed=bool(code), seconds=round(seconds, 2)) | (dict(how=how, red=short(red)) if code else {}))
             start = time.process_time()
@@ -109,7 +112,7 @@ def walk(room, todo, tell, limit=150, shared=True):
     code, _, said = in_child(walker)
     if code:   # by itself, or by what the faults left behind: no verdict proves anything
         tell(dict(room=room, green=False, how=(said or [f'exit code {code}'])[-1]))
-        if shared and todo: walk(room, todo, tell, limit, shared=False)   # each from the first cell on
+        if shared and todo: walk(room, todo, tell, limit, False, whole)   # each from the first cell on
 
 
 def prepare():

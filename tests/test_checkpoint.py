@@ -10,15 +10,16 @@ import pytest
 from rookworld_nb.run import resume, train
 from rookworld_nb.run.checkpoint import (CheckpointError, latest_good_checkpoint, list_checkpoints,
                                          mark_stable, stable_checkpoint, verify_checkpoint)
-from runs import contents, die, in_child, undisturbed
+import runs
+from runs import contents, die, undisturbed
 
-CHOICES = '--model nano --max_steps 4 --save_every 1 --keep_last 9 --prompts_per_step 2 --group_size 2 --env_ratio 0.5 --eval_prompts 4 --warmup_steps 2 --threads 1'.split()
+CHOICES = '--model nano --max_steps 4 --save_every 1 --keep_last 9 --prompts_per_step 2 --group_size 2 --env_ratio 0.5 --eval_prompts 4 --max_refills 0 --warmup_steps 2 --threads 1'.split()
 
 
 @pytest.fixture(scope='module')
 def given(tmp_path_factory):
-    "The arguments of a run of four steps with all its checkpoints, what it leaves, and where."
-    return undisturbed(tmp_path_factory.mktemp('whole'), CHOICES)
+    "The arguments of a run of four steps with all its checkpoints and without evaluations, what it leaves, and where."
+    return undisturbed(tmp_path_factory.mktemp('whole'), CHOICES, measured=False)
 
 
 @pytest.fixture
@@ -29,6 +30,7 @@ def copy(given, tmp_path):
     return out
 
 
+def in_child(*how): return runs.in_child(*how, measured=False)
 def names(out): return [p.name for p in list_checkpoints(out)]
 
 
@@ -212,11 +214,11 @@ def test_resume_auto(given, tmp_path):
     assert refusal(['--resume', 'auto'], tmp_path, prepared=contextlib.chdir(tmp_path)) == 'rookworld_train: --resume auto: none of the 3 runs below runs/ is left unfinished'
 
 
-def test_a_complete_run_is_extended(given, tmp_path):
-    "What was done stays. Killed on its longer way it ends the same."
-    _, whole, finished = given
-    out, again = (shutil.copytree(finished, tmp_path/name) for name in ('run', 'again'))
-    assert in_child(['--resume', out, '--max_steps', 6]) == 0
+def test_a_complete_run_is_extended(tmp_path):
+    "What was done stays, evaluations as well. Killed on its longer way it ends the same."
+    _, whole, finished = undisturbed(tmp_path, CHOICES)
+    out, again = (shutil.copytree(finished, tmp_path/name) for name in ('longer', 'again'))
+    assert runs.in_child(['--resume', out, '--max_steps', 6]) == 0
     longer = contents(out)
     assert longer['metrics.jsonl'][:4] == whole['metrics.jsonl'] and [r['step'] for r in longer['metrics.jsonl']] == [1, 2, 3, 4, 5, 6]
     assert [r for r in longer['eval.jsonl'] if r['step'] <= 4] == whole['eval.jsonl'] and longer['eval.jsonl'][-1]['step'] == 6
@@ -228,8 +230,8 @@ def test_a_complete_run_is_extended(given, tmp_path):
     def dying(run, step, *rest):
         if step == 5: die()
         return save(run, step, *rest)
-    assert in_child(['--resume', again, '--max_steps', 6], patch.object(train, 'save_checkpoint', dying)) == -9
-    assert in_child(['--resume', again]) == 0 and contents(again) == longer
+    assert runs.in_child(['--resume', again, '--max_steps', 6], patch.object(train, 'save_checkpoint', dying)) == -9
+    assert runs.in_child(['--resume', again]) == 0 and contents(again) == longer
 
 
 def test_fewer_steps_than_done_are_refused(given, tmp_path):

@@ -1,24 +1,16 @@
 "The commands as a shell sees them: exit codes, one clear line, no heavy import for --help."
-import os
 import subprocess
 import sys
 from dataclasses import replace
 import pytest
+from runs import call, call_alone
 
 TINY = '--max_steps 1 --prompts_per_step 2 --group_size 2 --eval_prompts 4 --max_new_tokens 16'.split()
 
 
-def call(command, *args, cwd, **environ):
-    "Run a command in a process of its own: (exit code, stdout, stderr)."
-    code = f'import sys; from rookworld_nb.apps.cli import {command}_command as command; sys.exit(command())'
-    environ = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'} | environ
-    done = subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
-    return done.returncode, done.stdout, done.stderr
-
-
 @pytest.mark.parametrize('command', ['train', 'pretrain', 'data', 'eval', 'report', 'export', 'sweep', 'uci'])
 def test_help(command, tmp_path):
-    code, out, err = call(command, '--help', cwd=tmp_path)
+    code, out, err = call_alone(command, '--help', cwd=tmp_path)
     assert (code, err) == (0, '')
     assert f'usage: rookworld_{command}' in out and 'ROOKWORLD_<OPTION>' in out
     assert max(map(len, out.splitlines())) <= 100

@@ -2,31 +2,17 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 import pyarrow.parquet as pq
 import pytest
+import runs
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.chess.engine import find_engine
 from rookworld_nb.chess.synthetic import KINDS
 
-CODE = 'import sys; from rookworld_nb.apps.cli import data_command as command; sys.exit(command())'
-ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'}
 engine = pytest.mark.skipif(find_engine() is None, reason='needs Stockfish')
 
 
-def start(line, cwd, before=''):
-    "A command in a process group of its own, so that its engines can be killed with it; after some Python."
-    return subprocess.Popen([sys.executable, '-c', before + CODE, *line.split()], cwd=cwd, env=ENVIRON, text=True, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def call(line, cwd):
-    "Run a command to its end: (exit code, stdout, stderr)."
-    process = start(line, cwd)
-    out, err = process.communicate(timeout=120)
-    return process.returncode, out, err
+def call(line, cwd): return runs.call('data', *line.split(), cwd=cwd)
 
 
 def finished(directory):
@@ -35,17 +21,25 @@ def finished(directory):
     return len(json.loads(manifest.read_text())['files']) if manifest.exists() else 0
 
 
-def kill_after(shards, line, cwd, directory, how=signal.SIGKILL, before=''):
-    "Start a command and end it as soon as so many shards are listed: its exit code and what it said."
-    process = start(line, cwd, before)
-    try:
-        while finished(directory) < shards:
-            assert process.poll() is None, process.communicate()[1]
-            time.sleep(0.005)
+STOPS = '''
+import signal, time
+from rookworld_nb.chess import synthetic
+rows = synthetic._rows
+def stopping(config, todo):
+    for i, row in enumerate(rows(config, todo)):
+        if i == {row}: time.sleep(1000)
+        yield row
+synthetic._rows = stopping
+'''
+
+def kill_after(shards, line, cwd, directory, row, how=signal.SIGKILL, before=''):
+    "Start a command, which will not get beyond a certain row, and end it as soon as so many shards are listed: its exit code and what it said."
+    process = runs.Started('data', *line.split(), cwd=cwd, before=STOPS.format(row=row) + before)
+    try: runs.wait_until(lambda: finished(directory) >= shards, process)
     finally:
         if how == signal.SIGKILL: os.killpg(process.pid, how)
         else: process.send_signal(how)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate()
     return process.returncode, err
 
 
@@ -53,20 +47,20 @@ def contents(directory): return {f.name: f.read_bytes() for f in directory.iterd
 
 
 def test_a_killed_run_goes_on(tmp_path):
-    line = '--kind openings --positions 3000 --shard_size 100 --output '
-    code, _ = kill_after(3, line + 'killed', tmp_path, tmp_path/'killed')
-    assert code == -signal.SIGKILL and 3 <= finished(tmp_path/'killed') < 30
+    line = '--kind openings --positions 600 --shard_size 100 --output '
+    code, _ = kill_after(3, line + 'killed', tmp_path, tmp_path/'killed', 370)
+    assert code == -signal.SIGKILL and finished(tmp_path/'killed') == 3
     kept = (tmp_path/'killed'/'rows-00000.parquet').stat().st_mtime_ns
     assert call(line + 'killed', tmp_path) == (0, 'Rows: killed\nManifest: killed/manifest.json\n', '')
     assert (tmp_path/'killed'/'rows-00000.parquet').stat().st_mtime_ns == kept
-    assert call(line + 'whole', tmp_path)[0] == 0
-    assert len(contents(tmp_path/'whole')) == 31
+    assert runs.call_alone('data', *line.split(), 'whole', cwd=tmp_path)[0] == 0
+    assert len(contents(tmp_path/'whole')) == 7
     assert contents(tmp_path/'killed') == contents(tmp_path/'whole')
 
 
 def test_a_killed_run_into_one_file_goes_on(tmp_path):
-    line = '--kind openings --positions 3000 --shard_size 100 --output '
-    kill_after(3, line + 'killed.parquet', tmp_path, tmp_path/'killed.parquet.parts')
+    line = '--kind openings --positions 600 --shard_size 100 --output '
+    kill_after(3, line + 'killed.parquet', tmp_path, tmp_path/'killed.parquet.parts', 370)
     assert not (tmp_path/'killed.parquet').exists()
     for name in ('killed', 'whole'): assert call(line + f'{name}.parquet', tmp_path) == (0, f'Rows: {name}.parquet\n', '')
     assert sorted(f.name for f in tmp_path.iterdir()) == ['killed.parquet', 'whole.parquet']
@@ -76,10 +70,10 @@ def test_a_killed_run_into_one_file_goes_on(tmp_path):
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize('inherited', ['SIG_DFL', 'SIG_IGN'])   # SIG_IGN: a script started it in the background
 def test_ctrl_c_says_what_is_kept(inherited, number, tmp_path):
-    before = f'import signal; signal.signal({int(number)}, signal.{inherited}); '
-    code, err = kill_after(2, '--kind openings --positions 3000 --shard_size 100 --output rows', tmp_path, tmp_path/'rows', number, before)
+    before = f'signal.signal({int(number)}, signal.{inherited})'
+    code, err = kill_after(2, '--kind openings --positions 600 --shard_size 100 --output rows', tmp_path, tmp_path/'rows', 270, number, before)
     assert code == 130
-    assert err.startswith('rookworld_data: interrupted; ') and 'of 30 shards are finished in rows: the same command goes on from there' in err and err.count('\n') == 1
+    assert err == 'rookworld_data: interrupted; 2 of 6 shards are finished in rows: the same command goes on from there\n'
 
 
 @engine
@@ -87,8 +81,8 @@ def test_labels_killed_or_not_with_one_engine_or_two(tmp_path):
     line = '--positions 40 --shard_size 10 --output '
     assert call(line + 'one --workers 1', tmp_path)[0] == 0
     assert call(line + 'two --workers 2', tmp_path)[0] == 0
-    kill_after(1, line + 'killed --workers 1', tmp_path, tmp_path/'killed')
-    assert 1 <= finished(tmp_path/'killed') < 4
+    kill_after(1, line + 'killed --workers 1', tmp_path, tmp_path/'killed', 25)
+    assert 1 <= finished(tmp_path/'killed') <= 2
     assert call(line + 'killed --workers 1', tmp_path)[0] == 0
     assert contents(tmp_path/'one') == contents(tmp_path/'two') == contents(tmp_path/'killed')
     manifest = json.loads((tmp_path/'one'/'manifest.json').read_text())

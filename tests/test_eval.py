@@ -12,7 +12,7 @@ from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.measure.suites import SUITES, mate_example
 from rookworld_nb.chess.tasks import PolicyAnswer, parse_prompt
 from rookworld_nb.lm.tokenizer import load_tokenizer
-from test_commands import call
+from runs import call, call_alone
 
 PUBLISHED = [   # Black's best move is the worst of its candidates, White's is the best
     'P: 1b1k4/6p1/1P3pp1/2P1n3/4RP1r/8/2K5/4B3 b - - 1 60 M: e5d7 h4h2 h4g4 g6g5 h4h8 E: -2.76 3.6 4.08 -3.55 0.0 B: g6g5',
@@ -66,7 +66,7 @@ def test_bad_usage_is_one_line(case, tmp_path):
 def test_compare_two_models(tmp_path):
     rows = tmp_path/'rows.txt'
     rows.write_text('\n'.join(PUBLISHED))
-    code, out, err = call('eval', '--compare', make_model(tmp_path/'a'), make_model(tmp_path/'b'), '--data', rows, '--output', tmp_path/'out', cwd=tmp_path)
+    code, out, err = call_alone('eval', '--compare', make_model(tmp_path/'a'), make_model(tmp_path/'b'), '--data', rows, '--output', tmp_path/'out', cwd=tmp_path)
     assert code == 0, err
     assert 'published best move: black, 1 rows, is the best of its candidates in 0.0% and the worst in 100.0%' in out
     found = json.loads((tmp_path/'out/eval.json').read_text())

@@ -3,8 +3,6 @@ import copy
 import importlib.resources
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 import pandas as pd
 import pytest
@@ -18,6 +16,7 @@ from rookworld_nb.lm.loader import load_model, save_model
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.lm.tokenizer import EOT, load_tokenizer
 from rookworld_nb.run.train import train
+from runs import call, call_alone, some_positions
 
 START = 'rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1'
 ENDING = '8/7p/2p5/p2pBpb1/P2P3k/2PK3P/1n4B1/8 w - - 1 49'
@@ -25,9 +24,12 @@ PROMPTS = [f'P: {START}', f'P: {ENDING}', f'A: {START}+e2e4+e2e4+', f'A: {ENDING
 EMBEDDED = importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
 
 
-def random_model(tokenizer, preset, n_positions):
+FULL = os.environ.get('EXPORT_SHAPE') == '124M'   # GPT-2 small with all its layers
+
+
+def random_model(tokenizer, preset, n_positions, **shape):
     torch.manual_seed(0)
-    model = GPT(replace(PRESETS[preset], vocab_size=tokenizer.vocab_size, n_positions=n_positions)).eval()
+    model = GPT(replace(PRESETS[preset], vocab_size=tokenizer.vocab_size, n_positions=n_positions, **shape)).eval()
     with torch.no_grad():
         for p in model.parameters(): p += 0.02*torch.randn_like(p)
     return model
@@ -46,14 +48,6 @@ def assert_same_to_transformers(directory, model, tokenizer, **how):
         with torch.no_grad(): torch.testing.assert_close(exact_theirs(ids).logits, exact(ids), atol=1e-9, rtol=1e-9)
         said = theirs.generate(ids, attention_mask=torch.ones_like(ids), **how)[0, ids.shape[1]:].tolist()
         assert tokenizer.decode(said[:-1] if said[-1] == tokenizer.eot else said) == answer
-
-
-def call(*args, cwd):
-    "rookworld_export in a process of its own."
-    environ = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'}
-    code = 'import sys; from rookworld_nb.apps.cli import export_command; sys.exit(export_command())'
-    done = subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
-    return done.returncode, done.stdout, done.stderr
 
 
 def test_nano(tmp_path):
@@ -78,12 +72,11 @@ def test_bfloat16_rounds_once(tmp_path):
 def run(tmp_path_factory):
     "Two steps of rookworld_train on a file."
     folder = tmp_path_factory.mktemp('run')
-    with EMBEDDED.open('rb') as f: pd.read_parquet(f).head(600).to_parquet(folder/'some.parquet')
-    return train(TrainConfig(data=str(folder/'some.parquet'), output_dir=str(folder/'grpo'), max_steps=2, prompts_per_step=2, group_size=2, eval_prompts=6, threads=1, device='cpu'))
+    return train(TrainConfig(data=some_positions(folder), output_dir=str(folder/'grpo'), max_steps=2, prompts_per_step=2, group_size=2, eval_prompts=6, threads=1, device='cpu'))
 
 
 def test_run(run, tmp_path):
-    code, out, err = call(run, 'mine', cwd=tmp_path)
+    code, out, err = call_alone('export', run, 'mine', cwd=tmp_path)
     assert (code, out) == (0, 'Model: mine\n'), err
     model, tokenizer = load_model(run/'checkpoints'/'step-2')
     assert same_weights(model, load_model(tmp_path/'mine')[0])
@@ -94,7 +87,7 @@ def test_card_of_a_run(run, tmp_path):
     card = export_model(ExportConfig(run=str(run), output=str(tmp_path/'mine'), license='mit'))/'README.md'
     text, header = card.read_text(), metadata_load(card)
     assert header['license'] == 'mit' and header['library_name'] == 'transformers'
-    assert 'rookworld_train --data some.parquet --seed 0 --max_steps 2 --prompts_per_step 2 --group_size 2 --eval_prompts 6' in text
+    assert 'rookworld_train --data positions.parquet --seed 0 --max_steps 2 --prompts_per_step 2 --group_size 2 --eval_prompts 6' in text
     assert 'sha256 `' in text and str(run.parent) not in text
     change = next(r for r in json.loads((run/'comparison.json').read_text()) if (r['decoding'], r['task'], r['metric'], r['slice']) == ('greedy', 'P', 'reward', 'all'))
     line = next(line for line in text.splitlines() if line.startswith('| greedy | P | reward |'))
@@ -131,8 +124,8 @@ def test_gpt2_tokenizer(tmp_path):
 
 def test_gpt2_small_shape(tmp_path):
     ours = load_tokenizer('gpt2')
-    model = random_model(ours, 'gpt2', 1024)
-    assert sum(p.numel() for p in model.parameters()) == 124_439_808
+    model = random_model(ours, 'gpt2', 1024, **{} if FULL else dict(n_layer=2))
+    assert sum(p.numel() for p in model.parameters()) == (124_439_808 if FULL else 53_561_088)
     save_model(model, ours, tmp_path/'model')
     out = export_model(ExportConfig(run=str(tmp_path/'model'), output=str(tmp_path/'out')))
     assert (out/'model.safetensors').read_bytes() == (tmp_path/'model'/'model.safetensors').read_bytes()
@@ -147,14 +140,14 @@ def test_refusals_are_one_line(case, tmp_path):
     (tmp_path/'full').mkdir()
     (tmp_path/'full'/'note').write_text('mine')
     where = {'not empty': 'full', 'a file in the way': 'full/note/out'}.get(case, 'out')
-    code, out, err = call(*{'no checkpoint': ['broken'], 'no model': ['nowhere']}.get(case, ['nano']), where, *(['--public'] if case == 'public alone' else []), cwd=tmp_path)
+    code, out, err = call('export', *{'no checkpoint': ['broken'], 'no model': ['nowhere']}.get(case, ['nano']), where, *(['--public'] if case == 'public alone' else []), cwd=tmp_path)
     assert (code, out) == (2, ''), err
     assert err.startswith('rookworld_export: ') and err.count('\n') == 1, err
     assert [p.name for p in (tmp_path/'full').iterdir()] == ['note'] and not (tmp_path/'out').exists()
 
 
 def test_push_without_network_keeps_the_export(tmp_path):
-    code, out, err = call('nano', 'out', '--push', 'me/mine', cwd=tmp_path)
+    code, out, err = call('export', 'nano', 'out', '--push', 'me/mine', cwd=tmp_path)
     assert (code, out) == (2, ''), err
     assert err.startswith('rookworld_export: out is written, but uploading it to me/mine failed: ') and err.count('\n') == 1, err
     assert (tmp_path/'out'/'README.md').is_file()

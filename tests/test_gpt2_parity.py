@@ -12,7 +12,7 @@ from rookworld_nb.lm.generate import generate
 from rookworld_nb.lm.loader import load_model, save_model
 
 transformers = pytest.importorskip('transformers')
-TOKENS, PROMPTS = int(os.environ.get('PARITY_TOKENS', 16)), int(os.environ.get('PARITY_PROMPTS', 8))
+TOKENS, PROMPTS = int(os.environ.get('PARITY_TOKENS', 16)), int(os.environ.get('PARITY_PROMPTS', 4))
 SIZE_MB = 4*124_439_808/1e6
 
 

@@ -14,10 +14,11 @@ from rookworld_nb.grpo import experience, step as learning
 from rookworld_nb.lm.generate import completion_logits, sampling_logits
 from rookworld_nb.grpo.grpo import token_logprobs
 from rookworld_nb.run.resume import newest_unfinished
-from runs import contents, die, in_child, some_positions
+import runs
+from runs import contents, die, some_positions
 
 CHOICES = '''--model nano --max_steps 8 --save_every 1 --stable_after 2 --keep_last 3 --prompts_per_step 2 --group_size 4 --env_ratio 0.5 --eval_prompts 2 --warmup_steps 2
-    --health_window 3 --max_new_tokens 100 --threads 1'''.split()
+    --health_window 3 --max_new_tokens 100 --max_refills 0 --threads 1'''.split()
 
 
 @pytest.fixture(scope='module')
@@ -29,6 +30,7 @@ def rows(out, name='metrics'):
     return [json.loads(line, parse_constant=pytest.fail) for line in (out/f'{name}.jsonl').read_text().splitlines()]
 
 
+def in_child(*how): return runs.in_child(*how, measured=False)
 def weights(out, step): return (out/f'checkpoints/step-{step}/model.safetensors').read_bytes()
 
 
@@ -146,7 +148,7 @@ def test_killed_while_it_goes_back(args, tmp_path):
 
 def test_it_stops_with_a_post_mortem(args, tmp_path):
     out = tmp_path/'runs/run'
-    assert in_child([*args, out, '--max_recoveries', 2], broken(learning, 'update', nan_weight, range(5, 9)), tmp_path/'err') == 1
+    assert runs.in_child([*args, out, '--max_recoveries', 2], broken(learning, 'update', nan_weight, range(5, 9)), tmp_path/'err') == 1
     lines = (tmp_path/'err').read_text().splitlines()
     assert len(lines) == 1 and 'step 5: weight_norm not finite, after 2 recoveries' in lines[0] and f'post-mortem: {out}/post_mortem.html' in lines[0]
     told, page = json.loads((out/'post_mortem.json').read_text()), (out/'post_mortem.html').read_text()
@@ -156,7 +158,7 @@ def test_it_stops_with_a_post_mortem(args, tmp_path):
     good, found = checkpoint.latest_good_checkpoint(out)
     assert good and not found and all(x.isfinite().all() for x in load_file(good/'model.safetensors').values())
     with pytest.raises(FileNotFoundError, match='none of the 1 runs'): newest_unfinished(tmp_path/'runs')
-    assert in_child(['--resume', out]) == 0 and not (out/'post_mortem.html').exists() and (out/'comparison.json').exists()     # the fault is gone
+    assert runs.in_child(['--resume', out]) == 0 and not (out/'post_mortem.html').exists() and (out/'comparison.json').exists()     # the fault is gone
 
 
 # ---- memory ----

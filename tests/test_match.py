@@ -7,7 +7,7 @@ import chess.pgn
 import pandas as pd
 import pytest
 from rookworld_nb.chess.engine import find_engine
-from test_commands import call
+from runs import call
 from test_eval import make_model
 
 INSTALLED = {'path': True, 'stockfish:0': find_engine(), 'fairymax:1': shutil.which('fairymax') or shutil.which('/usr/games/fairymax')}

@@ -112,3 +112,14 @@ def test_a_red_room_proves_nothing(project, tmp_path):
     found = project('assert distance(1, 3) == 3')
     campaign(found, tmp_path/'cache.jsonl', with_tests=False)
     assert known_verdicts(tmp_path/'cache.jsonl', found) == ({}, {})
+
+
+@pytest.mark.parametrize('lessons, whole, green', [(['assert distance(1, 3) == 2', 'assert False'], False, True), (['assert distance(1, 3) == 2', 'assert False'], True, False),
+    (['assert distance(1, 3) == 3', 'pass'], False, False)], ids=['not needed', 'whole', 'at the evidence'])
+def test_a_walk_goes_as_far_as_its_evidence(project, lessons, whole, green):
+    project(*lessons)
+    with tempfile.TemporaryFile('w+') as f:
+        mutants.walk('00_toy', [(0, CELL.replace('a - b', 'a + b'), 'sum')], lambda row: print(json.dumps(row), file=f, flush=True), whole=whole)
+        f.seek(0)
+        rows = [json.loads(line) for line in f]
+    assert rows[0]['killed'] and [row['green'] for row in rows if 'green' in row] == [green]

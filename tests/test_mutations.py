@@ -78,7 +78,7 @@ def verdicts(notebook):
         assert len(hits) == 1, f'{before!r} stands in {len(hits)} exported cells of {notebook}'
         todo.append((hits[0], cells(notebook)[hits[0]].replace(before, after), mistake))
     with tempfile.TemporaryFile('w+') as f:
-        walk(notebook, todo, lambda row: print(json.dumps(row), file=f, flush=True))
+        walk(notebook, todo, lambda row: print(json.dumps(row), file=f, flush=True), whole=False)
         f.seek(0)
         rows = [json.loads(line) for line in f]
     return {row.get('id'): row['killed'] if 'id' in row else not row['green'] for row in rows}

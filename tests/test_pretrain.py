@@ -4,49 +4,54 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
 from rookworld_nb.lm.loader import load_model
+from runs import Started, children, wait_until
 
 KILLS = int(os.environ.get('KILLS', 1))
-RUN = '''
-import sys, json, torch
+STEPS = 60
+MINIATURE = '''
+import time
 from dataclasses import replace
-from pathlib import Path
-from rookworld_nb.config import PretrainConfig
+from rookworld_nb.run import pretrain
+from rookworld_nb.report import report
 from rookworld_nb.lm.model import PRESETS
-from rookworld_nb.run.pretrain import pretrain
-if __name__ == '__main__':
-    PRESETS['miniature'] = replace(PRESETS['nano'], n_layer=2, n_head=2, n_embd=32)
-    config = PretrainConfig.from_json(sys.argv[1])
-    pretrain(config, resume=Path(config.output_dir) if (Path(config.output_dir)/'config.json').exists() else None)
+PRESETS['miniature'] = replace(PRESETS['nano'], n_layer=2, n_head=2, n_embd=32)
+report.write_report = lambda run: run
+class Stops(pretrain.RowStream):
+    def batch(self, number):
+        if number >= {end}: time.sleep(1000)
+        return super().batch(number)
+pretrain.RowStream = Stops
 '''
 
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
-    "A run that nobody disturbed, and how to make another."
+    "A run that nobody disturbed, and how to make another, which will not get beyond a certain step."
     folder = tmp_path_factory.mktemp('pretrain')
     table = pq.read_table(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet')
     for k in range(6):
         (folder/'rows').mkdir(exist_ok=True)
         pq.write_table(table.slice(200*k, 200), folder/'rows'/f'{k}.parquet')
-    (folder/'run.py').write_text(RUN)
 
-    def start(name):
-        config = dict(data=str(folder/'rows'), output_dir=str(folder/name), preset='miniature', device='cpu', threads=1, max_steps=120,
-            batch_size=8, block_rows=80, workers=1, warmup_steps=5, decay_steps=40, target_spread=0.05, legal_share=0.1, eval_weight=0.3,
-            save_every=10, eval_every=50, eval_prompts=4)
-        return subprocess.Popen([sys.executable, str(folder/'run.py'), json.dumps(config)], stdout=subprocess.DEVNULL,
-                                stderr=subprocess.PIPE, text=True, env=os.environ | {'OMP_NUM_THREADS': '1'})
-    process = start('whole')
-    assert process.wait() == 0, process.stderr.read()
+    def start(name, end=STEPS):
+        (folder/f'{name}.json').write_text(json.dumps(dict(data=str(folder/'rows'), output_dir=str(folder/name), preset='miniature', device='cpu', threads=1, max_steps=STEPS,
+            batch_size=8, block_rows=80, workers=1, warmup_steps=5, decay_steps=20, target_spread=0.05, legal_share=0.1, eval_weight=0.3,
+            save_every=10, eval_every=25, eval_prompts=4)))
+        how = ['--resume', folder/name] if (folder/name/'config.json').exists() else ['--config', folder/f'{name}.json']
+        return Started('pretrain', *how, cwd=folder, before=MINIATURE.format(end=end))
+    finish(start('whole'))
     return folder, start
+
+
+def finish(process):
+    _, err = process.communicate()
+    assert process.returncode == 0, err
 
 
 def rows(run, name):
@@ -63,39 +68,27 @@ def test_killed_at_random_instants(whole, kill):
     "Three kills a run: some while a step is computed, some while a checkpoint or an evaluation is written."
     folder, start = whole
     rng, run = random.Random(kill), folder/f'killed{kill}'
-    for step in sorted(rng.sample(range(119), 3)):
-        process = start(run.name)
-        while steps_written(run) < step and process.poll() is None: time.sleep(0.01)
+    for step in sorted(rng.sample(range(STEPS - 1), 3)):
+        process = start(run.name, step + 5)
+        wait_until(lambda: steps_written(run) >= step, process)
         time.sleep(rng.uniform(0, 0.3))
         process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, process.stderr.read()
-    process = start(run.name)
-    assert process.wait() == 0, process.stderr.read()
+        _, err = process.communicate()
+        assert process.returncode == -signal.SIGKILL, err
+    finish(start(run.name))
     for name in ('metrics', 'eval'): assert rows(run, name) == rows(folder/'whole', name)
     ours, theirs = (load_model(folder/name)[0].state_dict() for name in (run.name, 'whole'))
     assert all(torch.equal(ours[k], theirs[k]) for k in theirs)
 
 
-def children(pid):
-    "Processes whose parent this is."
-    found = []
-    for stat in Path('/proc').glob('[0-9]*/stat'):
-        try: words = stat.read_text().rsplit(')', 1)[1].split()
-        except OSError: continue
-        if words[1] == str(pid) and words[0] != 'Z': found.append(int(stat.parent.name))
-    return found
-
-
 def test_its_rows_end_with_it(whole):
     "The processes that make rows ahead do not outlive the one that they work for."
     folder, start = whole
-    process, helpers, deadline = start('orphans'), [], time.time() + 60
-    while not (folder/'orphans'/'metrics.jsonl').exists() and time.time() < deadline: time.sleep(0.1)
+    process = start('orphans', 5)
+    wait_until((folder/'orphans'/'metrics.jsonl').exists, process)
     helpers = children(process.pid)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     assert helpers
     def alive(): return [p for p in helpers if Path(f'/proc/{p}').exists() and ' Z ' not in Path(f'/proc/{p}/stat').read_text()]
-    deadline = time.time() + 20
-    while alive() and time.time() < deadline: time.sleep(0.2)
-    assert not alive()
+    wait_until(lambda: not alive())

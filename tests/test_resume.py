@@ -14,8 +14,9 @@ from rookworld_nb.grpo import step as learning
 from runs import begin, contents, die, end, in_child, some_positions, undisturbed
 
 KILLS = range(int(os.environ['KILLS'])) if 'KILLS' in os.environ else (1, 3, 5)   # these three: every kind of run, every place to die at
+MEASURED = 'KILLS' in os.environ   # evaluations, half of the time of such runs: runs killed in an evaluation are the first tests here, and those of the night
 COMMON = '--model nano --max_steps 6 --prompts_per_step 2 --group_size 4 --env_ratio 0.5 --warmup_steps 2 --threads 1'.split()
-CHOICES = [*COMMON, *'--save_every 3 --eval_every 4 --eval_prompts 6'.split()]
+CHOICES = [*COMMON, *'--max_refills 0 --save_every 3 --eval_every 4 --eval_prompts 4'.split()]
 KINDS = {  # whatever a run can remember from step to step
     'one pass': '--max_positions 12 --difficulty_filter',
     'two passes, running mean': '''--inner_steps 2 --minibatches 2 --baseline ema --normalize_rewards --ema_warmup_steps 1 --reward_warmup_steps 4
@@ -100,9 +101,9 @@ def test_the_generators_of_the_process_go_on(given, tmp_path):
         if rest[-1] == 5 and stop: die()
         return row | dict(luck=[random.random(), random.gauss(0, 1), float(np.random.rand()), float(np.random.randn()), torch.rand(1).item()]), samples
     outs = tmp_path/'whole', tmp_path/'killed'
-    for out, stop in zip(outs, (False, True)): assert in_child([*args, out], patch.object(train, 'train_step', lucky)) == (-signal.SIGKILL if stop else 0)
+    for out, stop in zip(outs, (False, True)): assert in_child([*args, out], patch.object(train, 'train_step', lucky), measured=False) == (-signal.SIGKILL if stop else 0)
     stop = False
-    assert in_child(['--resume', outs[1]], patch.object(train, 'train_step', lucky)) == 0
+    assert in_child(['--resume', outs[1]], patch.object(train, 'train_step', lucky), measured=False) == 0
     assert contents(outs[0]) == contents(outs[1])
 
 
@@ -124,7 +125,7 @@ def whole_run(tmp_path_factory):
     def made(kind):
         args, out = [*COMMON, *'--save_every 2 --eval_every 3 --eval_prompts 4'.split(), *KINDS[kind].split(), '--data', data, '--output_dir'], folder/kind.replace(' ', '_')
         started = time.monotonic()
-        assert in_child([*args, out]) == 0
+        assert in_child([*args, out], measured=MEASURED) == 0
         return args, contents(out), time.monotonic() - started
     return made
 
@@ -141,7 +142,7 @@ def call_number(module, name, n):
 
 def kill_at_some_instant(args, seconds, rng):
     "SIGKILL from outside, after a random part of the run's time. False when the run was faster."
-    pid = begin(args)
+    pid = begin(args, measured=MEASURED)
     time.sleep(rng.uniform(0, seconds))
     os.kill(pid, signal.SIGKILL)
     return end(pid) == -signal.SIGKILL
@@ -149,17 +150,17 @@ def kill_at_some_instant(args, seconds, rng):
 
 def kill_while_saving(args, seconds, rng):
     "Between two of the operations that make a checkpoint: about 45 calls of fsync, of which 9 to 11 belong to each of 4 checkpoints."
-    return in_child(args, call_number(checkpoint, 'fsync', rng.randint(1, 45))) == -signal.SIGKILL
+    return in_child(args, call_number(checkpoint, 'fsync', rng.randint(1, 45)), measured=MEASURED) == -signal.SIGKILL
 
 
 def kill_after_rollout(args, seconds, rng):
     "Completions are sampled and scored, nothing has learned from them."
-    return in_child(args, call_number(learning, 'make_targets', rng.randint(1, 6))) == -signal.SIGKILL
+    return in_child(args, call_number(learning, 'make_targets', rng.randint(1, 6)), measured=MEASURED) == -signal.SIGKILL
 
 
 def kill_before_optimizer(args, seconds, rng):
     "The gradient is there, the weights have not moved; or, in a later pass, have moved once."
-    return in_child(args, call_number(learning, '_optimizer_step', rng.randint(1, 6))) == -signal.SIGKILL
+    return in_child(args, call_number(learning, '_optimizer_step', rng.randint(1, 6)), measured=MEASURED) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize('number', KILLS)
@@ -177,7 +178,7 @@ def test_killed_anywhere(whole_run, tmp_path, number):
     assert done
     state = sorted(p.name for p in (out/'checkpoints').iterdir()) if (out/'checkpoints').exists() else []
     print(f'{number} {kind}: {kill.__name__} {done}x, then {state}')
-    assert in_child(command()) == 0
+    assert in_child(command(), measured=MEASURED) == 0
     assert contents(out) == whole
 
 

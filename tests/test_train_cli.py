@@ -1,50 +1,26 @@
 "rookworld_train stopped by signals, and refused: exit codes, what is kept, and what it says."
-import importlib.resources
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
-import pandas as pd
 import pytest
+from runs import Started, some_positions, wait_until
 
-MODEL, POSITIONS = 'nano', importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
 CHOICES = '--prompts_per_step 2 --group_size 2 --eval_prompts 4 --save_every 1000 --threads 1'.split()
 
 
 @pytest.fixture(scope='module')
-def data(tmp_path_factory):
-    path = tmp_path_factory.mktemp('data')/'positions.parquet'
-    with POSITIONS.open('rb') as f: pd.read_parquet(f).head(800).to_parquet(path)
-    return path
+def data(tmp_path_factory): return some_positions(tmp_path_factory.mktemp('data'))
 
 
-def start(*args, cwd, before=''):
-    "Start the command in a process of its own, after some Python."
-    environ = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'HF_HUB_OFFLINE': '1'}
-    code = f'import sys; from rookworld_nb.apps.cli import train_command\n{before}\nsys.exit(train_command())'
-    return subprocess.Popen([sys.executable, '-c', code, *CHOICES, '--model', MODEL, *map(str, args)], cwd=cwd, env=environ,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
+def start(*args, cwd, before=''): return Started('train', *CHOICES, '--model', 'nano', *args, cwd=cwd, before=before)
 def steps(out): return [json.loads(l)['step'] for l in (out/'metrics.jsonl').read_text().splitlines()]
-
-
-def wait_for(file, process, seconds=60):
-    end = time.monotonic() + seconds
-    while not (file.exists() and file.stat().st_size):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, f'{file} did not come'
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_after_a_step(number, data, tmp_path):
     process = start('--data', data, '--output_dir', 'run', '--max_steps', 1000, cwd=tmp_path)
-    wait_for(tmp_path/'run/metrics.jsonl', process)
+    wait_until(lambda: (file := tmp_path/'run/metrics.jsonl').exists() and file.stat().st_size, process)
     process.send_signal(number)
-    printed, err = process.communicate(timeout=60)
+    printed, err = process.communicate()
     done = steps(tmp_path/'run')
     assert process.returncode == 130, err
     assert err == f'rookworld_train: interrupted: saved at step {done[-1]}; kept in run: go on with rookworld_train --resume run\n'
@@ -52,7 +28,7 @@ def test_interrupted_after_a_step(number, data, tmp_path):
     assert (tmp_path/f'run/checkpoints/step-{done[-1]}/state.json').exists()
 
     process = start('--resume', 'run', '--max_steps', done[-1] + 1, cwd=tmp_path)
-    printed, err = process.communicate(timeout=60)
+    printed, err = process.communicate()
     assert process.returncode == 0, err
     assert steps(tmp_path/'run') == [*done, done[-1] + 1]
 
@@ -60,7 +36,7 @@ def test_interrupted_after_a_step(number, data, tmp_path):
 def test_interrupted_in_the_first_evaluation(data, tmp_path):
     ctrl_c = 'import signal, rookworld_nb.run.train as train\ntrain.judge_rows = lambda *args, **kw: signal.raise_signal(signal.SIGINT)'
     process = start('--data', data, '--output_dir', 'run', cwd=tmp_path, before=ctrl_c)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     assert process.returncode == 130, err
     assert err == 'rookworld_train: interrupted; kept in run: go on with rookworld_train --resume run\n'
     assert (tmp_path/'run/config.json').exists() and not (tmp_path/'run/eval.jsonl').exists()
@@ -73,13 +49,13 @@ def test_interrupted_in_the_first_evaluation(data, tmp_path):
     ('not a run', 'is not a run directory: it has no config.json')])
 def test_refused(case, says, data, tmp_path):
     (tmp_path/'taken').mkdir()
-    (tmp_path/'taken/config.json').write_text(json.dumps(dict(model=MODEL, learning_rate=1e-4, prompts_per_step=2, group_size=2, eval_prompts=4)))
+    (tmp_path/'taken/config.json').write_text(json.dumps(dict(model='nano', learning_rate=1e-4, prompts_per_step=2, group_size=2, eval_prompts=4)))
     (tmp_path/'file').touch()
     args = {'taken': ['--output_dir', 'taken'], 'unwritable': ['--output_dir', 'file/run'], 'not a run': ['--resume', 'file'],
             'elsewhere': ['--resume', 'taken', '--learning_rate', '0.001']}[case]
     if '--output_dir' in args: args += ['--data', data]
     process = start(*args, cwd=tmp_path)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     assert process.returncode == 2, err
     assert err.startswith('rookworld_train: ') and says in err and err.count('\n') == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ['file', 'taken']

@@ -311,7 +311,7 @@ def test_self_play_asks_each_task_at_its_own_length(monkeypatch):
 def test_before_is_before_and_everybody_is_asked_alike(tmp_path):
     "Garbage before the first step, the truth after the last: the comparison says so, and which way each evaluation sampled."
     save_model(tiny(), TOKENIZER, tmp_path/'tiny')
-    config = replace(CONFIG, model=str(tmp_path/'tiny'), data=some_positions(tmp_path), output_dir=str(tmp_path/'run'), seed=5, max_steps=1, temperature=0.3, env_temperature=0.6, top_k=4,
+    config = replace(CONFIG, model=str(tmp_path/'tiny'), data=some_positions(tmp_path, 800), output_dir=str(tmp_path/'run'), seed=5, max_steps=1, temperature=0.3, env_temperature=0.6, top_k=4,
                      eval_prompts=20, max_new_tokens=2, env_max_new_tokens=3)
     asked = []
     def answers(model, tokenizer, rows, temperature=0.0, seed=0, settings=None, limits=None):
@@ -349,7 +349,7 @@ def test_a_third_column_where_training_samples_otherwise(choices, third):
 
 
 def test_held_out_prompts_are_the_same_for_every_seed(tmp_path):
-    config = replace(CONFIG, data=some_positions(tmp_path), eval_prompts=30)
+    config = replace(CONFIG, data=some_positions(tmp_path, 800), eval_prompts=30)
     (one, first), (two, second) = (training.load_prompts(replace(config, seed=seed)) for seed in (0, 7))
     assert first == second and {r.kind for r in first} == {'P', 'A'}
     assert [e.fen for e in one.take('P', 5)] != [e.fen for e in two.take('P', 5)]
