@@ -81,7 +81,9 @@ def train_arm(config, seconds, order='best'):
 def main(name, seconds, out, **fields):
     shape = {k: int(fields.pop(f)) for k, f in dict(n_layer='layers', n_embd='channels').items() if f in fields}
     order, held = fields.pop('order', 'best'), int(fields.pop('held', 1500))
-    BOARDS[fields.pop('board', 'pairs')]()
+    board = fields.pop('board', 'pairs')
+    BOARDS[board]()
+    if board != 'pairs': shape['n_positions'] = 256
     if 'n_embd' in shape: shape['n_head'] = shape['n_embd']//32
     PRESETS['arm'] = replace(PRESETS['nano'], **shape)
     choices = {c.name: c for c in describe(PretrainConfig)}

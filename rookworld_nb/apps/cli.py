@@ -236,12 +236,13 @@ def comparison_lines(
 # %% ../../nbs/apps/06_cli.ipynb #f44df65a
 def _finish_run(run):
     from rookworld_nb.run.checkpoint import list_checkpoints
-    from rookworld_nb.report.report import comparison_table, conclusion, load_run, write_report
+    from rookworld_nb.report.comparison import comparison_table, conclusion, headlines
+    from rookworld_nb.report.report import load_run, write_report
     try: report, found = write_report(run), load_run(run)
     except Exception as e:
         e.add_note(f'the run itself is complete in {run}')
         raise
-    print('\n'.join([*comparison_lines(comparison_table(found)), '', conclusion(found), '',
+    print('\n'.join(['', *headlines(found), conclusion(found), *comparison_lines(comparison_table(found)), '',
                      f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 from tqdm.auto import tqdm
-from ..config import TrainConfig
+from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..lm.loader import load_model, pick_device
 from ..chess.dataset import Example, load_rows
 from ..measure.evaluate import compare, judge_rows, judge_trivial, summarize
@@ -221,9 +221,19 @@ def _step_line(row: dict) -> str:
     "The seeds' line for the terminal."
     kl = '–' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:.4f}"
     loss = 'skipped' if row['loss'] is None else f"{round(row['loss'], 4) + 0:.4f}"
+    norm = '–' if row['grad_norm'] is None else f"{row['grad_norm']:.2f}"
     return (f"Step {row['step']:4} | Loss: {loss} | "
             f"Reward: {row['reward_mean']:.3f} (best: {row['best_reward']:.3f}) | KL: {kl} | "
-            f"P/E: {row['prompts_p']}/{row['prompts_a']} | Time: {row['time_s']:.2f}s")
+            f"P/E: {row['prompts_p']}/{row['prompts_a']} | grad: {norm} | Time: {row['time_s']:.2f}s")
+
+
+def _legend(config: TrainConfig) -> str:
+    "What the lines of the steps count, said once."
+    silent = (config.inner_steps * config.minibatches == 1 and config.baseline not in OUTSIDE_BASELINES
+              and not (config.kl_coef or config.entropy_coef))
+    return ('Reward is that of the sampled answers; P/E counts the prompts of each task that were asked first'
+            + ('; the loss stays near 0, because every batch is used once and advantages cancel: '
+               'watch reward, KL and grad.' if silent else '.'))
 
 
 def _evaluation_due(step: int, config: TrainConfig) -> bool:
@@ -412,6 +422,7 @@ def _repeat(running, begin, held_out, log, done, origin):
     with (Interrupt() as interrupt, _kept(out),
           tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=None) as bar):
         before, step = _before(out, done, measure), done
+        if not done: log.say(_legend(config))
         while step < config.max_steps:
             if _evaluation_due(step, config): measure(step)
             step += 1
