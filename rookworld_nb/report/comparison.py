@@ -82,6 +82,6 @@ def headlines(
         found = [f'{task} {r.before:.3f} → {r.after:.3f} [{r.low:+.3f}, {r.high:+.3f}] {r.verdict or "undecided"}'
                  for (task, metric), r in part.iterrows() if metric == 'reward' and r.n > 0]
         lines.append(f'{decoding.capitalize():9} reward: {", ".join(found)}')
-        lost += [f'{task} {metric} {decoding} {r.before:.3f} → {r.after:.3f}'
+        lost += [f'{task} {metric} {decoding} {r.before:.4f} → {r.after:.4f}'
                  for (task, metric), r in part.iterrows() if r.verdict == 'worse']
     return lines + ([f'Worse for certain: {", ".join(lost)}'] if lost else ['Nothing got worse for certain.'] if lines else [])
