@@ -23,7 +23,7 @@ from ..lm.loader import load_model, pick_device
 from ..chess.dataset import Example, audit_labels, load_rows
 from ..reward.reward_scorer import score
 from .suites import SUITES, held_out, puzzle_reader, rows_hash, suite_rows
-from .evaluate import (BASELINES, compare, engine_labels, engine_policy,
+from .evaluate import (TRIVIAL_POLICIES, compare, engine_labels, engine_policy,
                                            judge_policy, judge_rows, readable, summarize)
 
 # %% ../../nbs/measure/06_exam.ipynb #04b828aa
@@ -114,7 +114,7 @@ def trivial_answers(
     "What policies answer that know nothing, and Stockfish with a single node, which lists a single move."
     parts = {kind: [e for e in rows if e.kind == kind] for kind in 'PA'}
     found = {name: mark_seen(judge_policy(policy, parts[kind], engine), parts[kind])
-             for name, (kind, policy) in BASELINES.items() if parts[kind]}
+             for name, (kind, policy) in TRIVIAL_POLICIES.items() if parts[kind]}
     if parts['P'] and find_engine(path):
         labels = engine_labels(parts['P'], nodes=1, multipv=1, path=path, workers=1)
         found['stockfish_1_node'] = mark_seen(judge_policy(engine_policy(labels), parts['P'], engine), parts['P'])

@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from .curves import GRID, INK
-from ..measure.logged_metrics import METRICS, arrow
+from ..measure.logged_metrics import LOGGED, arrow
 from .run_files import Run
 
 # %% ../../nbs/report/04_page.ipynb #7e3e3af4
@@ -190,7 +190,7 @@ def glossary_html(
 ) -> str:     # HTML
     "Every number, what it means, and its last value, marked where it is not healthy."
     rows, last = [], run.metrics.iloc[-1] if len(run.metrics) else {}
-    for m in METRICS.values():
+    for m in LOGGED.values():
         value = last.get(m.name, math.nan) if m.source == 'step' else math.nan
         outside = math.isfinite(value) and not m.low <= value <= m.high
         shown = number(value, whole=m.unit in ('steps', 'prompts', 'rounds', 'tokens'))

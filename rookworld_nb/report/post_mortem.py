@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from .cards import completion_card
 from .curves import BLUE, ORANGE, axes_title, empty_panels
-from ..measure.logged_metrics import METRICS
+from ..measure.logged_metrics import LOGGED
 from .page import document, escaped, figure_html, glossary_html, head_html, number, table_html
 from .run_files import STEP_COLUMNS, Run, as_frame, load_run, read_json, read_rows
 
@@ -33,7 +33,7 @@ def plot_signal(
             ax.plot(attempt.step, attempt[name], color=ORANGE, linewidth=0.9)
         ax.plot(run.metrics.step, run.metrics[name], color=BLUE, linewidth=2,
                 marker='o' if len(run.metrics) < 3 else None)
-        axes_title(ax, name, METRICS[name].unit)
+        axes_title(ax, name, LOGGED[name].unit)
     return fig
 
 # %% ../../nbs/report/06_post_mortem.ipynb #f0ba357f
