@@ -255,7 +255,7 @@ ABOUT = ('that reads and writes chess as text. '
          '**P**: a position is answered with candidate moves, their evaluations and the best move. '
          '**A**: a position and a move are answered with the next position, a reward, and whether the game is over.')
 _MEASURED = ('On held-out prompts; brackets are 95 % intervals '
-            '(Wilson for shares, bootstrap over prompts for means and paired differences).')
+             '(Wilson for shares, bootstrap over prompts for means and paired differences).')
 
 def model_card(
     known: Provenance, # of the weights
