@@ -261,8 +261,8 @@ class _Gate:
     def defect(self): return any(best < _HONEST * n for n, best in self.labels.values())
 
 # %% ../../nbs/chess/07_dataset.ipynb #2bb441a4
-_BLOCK = 1000    # rows read at a time
-_HONEST = 0.9    # a file whose best moves are right less often than this, for either colour, has the label defect
+_BLOCK = 1000   # rows read at a time
+_HONEST = 0.9   # a file whose best moves are right less often than this, for either colour, has the label defect
 
 def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_early=False):
     "Rows from blocks of raw rows; parse takes a raw row and whether to repair."

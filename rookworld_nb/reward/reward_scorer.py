@@ -41,16 +41,16 @@ WEIGHTS = {
              'truncated':   0.01}}
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #22f1cb07
-_ILLEGAL_RATE = 0.03     # share of tidy, candidates and evals still paid when B is illegal: a slope, but below every legal B
-_LISTED_FLOOR = 0.05     # regret credit for being listed at all; a legal move that nobody valued earns 0
-_UNLISTED_RATE = 0.125   # regret credit of an unlisted move that the engine valued, against a listed one of that value
-_REGRET_SCALE = 0.06     # win probability given away that divides the credit above the floor by e
-_EVAL_SCALE = 0.05       # error in win probability that divides an eval's credit by e
-_SQUARE_SCALE = 0.25     # wrong squares among those that had to stay, per piece on the board, that divide their credit by e
-_UNCHANGED_RATE = 0.05   # share of A's other fields still paid when nothing that had to change did
-_BOARD_RATE = 1/6        # share of all parts of A still paid when a square is wrong: at most 0.3
-_SIDE_RATE = 2/3         # the same when the board is right and the side to move is wrong: at most 0.6
-_JUNK_SCALE = 60         # characters beside an answer that halve what it earns
+_ILLEGAL_RATE = 0.03    # share of tidy, candidates and evals still paid when B is illegal: a slope, but below every legal B
+_LISTED_FLOOR = 0.05    # regret credit for being listed at all; a legal move that nobody valued earns 0
+_UNLISTED_RATE = 0.125  # regret credit of an unlisted move that the engine valued, against a listed one of that value
+_REGRET_SCALE = 0.06    # win probability given away that divides the credit above the floor by e
+_EVAL_SCALE = 0.05      # error in win probability that divides an eval's credit by e
+_SQUARE_SCALE = 0.25    # wrong squares among those that had to stay, per piece on the board, that divide their credit by e
+_UNCHANGED_RATE = 0.05  # share of A's other fields still paid when nothing that had to change did
+_BOARD_RATE = 1/6       # share of all parts of A still paid when a square is wrong: at most 0.3
+_SIDE_RATE = 2/3        # the same when the board is right and the side to move is wrong: at most 0.6
+_JUNK_SCALE = 60        # characters beside an answer that halve what it earns
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #f94369b8
 def parse_weights(
