@@ -8,7 +8,7 @@ __all__ = ['verdict', 'comparison_table', 'holm', 'conclusion', 'headlines']
 # %% ../../nbs/report/03_comparison.ipynb #18805188
 import pandas as pd
 from .curves import DECODING
-from ..measure.logged_metrics import METRICS
+from ..measure.logged_metrics import LOGGED
 from .run_files import Run
 
 # %% ../../nbs/report/03_comparison.ipynb #fc6a62eb
@@ -19,7 +19,7 @@ def verdict(
 ) -> str:        # 'better', 'worse', 'changed' (no direction known) or '' (the interval includes zero)
     "What an interval says about a difference."
     if not (low > 0 or high < 0): return ''
-    better = METRICS[metric].better if metric in METRICS else 0
+    better = LOGGED[metric].better if metric in LOGGED else 0
     return {0: 'changed', 1: 'better', -1: 'worse'}[better * (1 if low > 0 else -1)]
 
 # %% ../../nbs/report/03_comparison.ipynb #e40124bc
