@@ -241,7 +241,7 @@ def _finish_run(run):
     except Exception as e:
         e.add_note(f'the run itself is complete in {run}')
         raise
-    print('\n'.join(['', *headlines(found), conclusion(found), *comparison_lines(comparison_table(found)), '',
+    print('\n'.join(['', *headlines(found), conclusion(found), *_comparison_lines(comparison_table(found)), '',
                      f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
 
 
@@ -264,7 +264,7 @@ def train_command(
         from rookworld_nb.run.train import train
         with _explained(): run = train(config, **how)
         _finish_run(run)
-    return run_command(work, 'rookworld_train')
+    return _run_command(work, 'rookworld_train')
 
 
 def pretrain_command(
@@ -278,7 +278,7 @@ def pretrain_command(
         from rookworld_nb.report.report import write_report
         run = pretrain(config, **how)
         print(f'Model:  {run}\nReport: {write_report(run)}')
-    return run_command(work, 'rookworld_pretrain')
+    return _run_command(work, 'rookworld_pretrain')
 
 # %% ../../nbs/apps/06_cli.ipynb #5c6ab187
 def _two_models(
