@@ -16,7 +16,7 @@ from rookworld_nb.config import PretrainConfig, describe
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.measure.evaluate import judge_rows, summarize
 from rookworld_nb.lm.model import PRESETS
-from rookworld_nb.run.pretrain import make_optimizer, starting_model, supervised_step
+from rookworld_nb.run.pretrain import pretrain_optimizer, starting_model, supervised_step
 from rookworld_nb.lm.tokenizer import ChessTokenizer, load_tokenizer
 
 SHOWN = dict(P=['format_valid', 'legal_best', 'best_move', 'top5_overlap', 'regret'],
@@ -64,7 +64,7 @@ def train_arm(config, seconds, order='best'):
     if order == 'shuffled': blocks.best_first = lambda e: e
     torch.manual_seed(config.seed)
     model, tokenizer = starting_model(config)
-    optimizer, spent, step, losses = make_optimizer(config, model), 0.0, 0, dict(P=[], A=[])
+    optimizer, spent, step, losses = pretrain_optimizer(config, model), 0.0, 0, dict(P=[], A=[])
     peaks = [g['lr'] for g in optimizer.param_groups]
     with RowStream(config, data_shards(config.data), tokenizer.name) as stream:
         while spent < seconds:
@@ -81,7 +81,9 @@ def train_arm(config, seconds, order='best'):
 def main(name, seconds, out, **fields):
     shape = {k: int(fields.pop(f)) for k, f in dict(n_layer='layers', n_embd='channels').items() if f in fields}
     order, held = fields.pop('order', 'best'), int(fields.pop('held', 1500))
-    BOARDS[fields.pop('board', 'pairs')]()
+    board = fields.pop('board', 'pairs')
+    BOARDS[board]()
+    if board != 'pairs': shape['n_positions'] = 256
     if 'n_embd' in shape: shape['n_head'] = shape['n_embd']//32
     PRESETS['arm'] = replace(PRESETS['nano'], **shape)
     choices = {c.name: c for c in describe(PretrainConfig)}

@@ -189,8 +189,8 @@ class ChessTokenizer(_Pieces):
 # %% ../../nbs/lm/01_tokenizer.ipynb #a9bda8e9
 @functools.cache
 def load_tokenizer(
-    name: str, # 'gpt2' (RookWorld-LM) or 'chess' (nano)
-):             # has .encode(str), .decode(list[int]), .eot, .vocab_size, .style and .save(directory)
+    name: str,                     # 'gpt2' (RookWorld-LM) or 'chess' (nano)
+) -> GPT2Tokenizer|ChessTokenizer: # has .encode(str), .decode(list[int]), .eot, .vocab_size, .style and .save(directory)
     "A tokenizer by name."
     kinds = {'gpt2': GPT2Tokenizer, 'chess': ChessTokenizer}
     if name not in kinds: raise ValueError(f"unknown tokenizer {name!r}: expected 'gpt2' or 'chess'")

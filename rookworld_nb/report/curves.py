@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from ..measure.logged_metrics import METRICS, arrow
+from ..measure.logged_metrics import LOGGED, arrow
 from .run_files import Run
 
 # %% ../../nbs/report/02_curves.ipynb #7c1cc758
@@ -159,7 +159,7 @@ def plot_panels(
     for ax, names in zip(axes, PANELS[heading]):
         for name, colour in zip(names, (BLUE, ORANGE)):
             _draw(ax, m, name, colour, name.split('_')[-1] if len(names) > 1 else None)
-        known, top = METRICS[names[0]], m[list(names)].max().max()
+        known, top = LOGGED[names[0]], m[list(names)].max().max()
         if math.isfinite(known.high) and top > known.high/2:
             ax.axhline(known.high, color=INK, linestyle='--', linewidth=0.8)
         if known.unit.startswith('share') and math.isfinite(top): ax.set_ylim(0, max(1.1*top, 0.05))

@@ -12,7 +12,7 @@ from pathlib import Path
 from .cards import completion_card, pick_completions
 from .comparison import comparison_table, conclusion
 from .curves import PANELS, SHOWN, plot_evals, plot_losses, plot_panels, plot_rewards, plot_time
-from ..measure.logged_metrics import METRICS, arrow
+from ..measure.logged_metrics import LOGGED, arrow
 from .page import document, escaped, figure_html, glossary_html, head_html, number, table_html
 from .run_files import Run, load_run
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import chess
 import numpy as np
 import pandas as pd
-from ..measure.logged_metrics import METRICS
+from ..measure.logged_metrics import LOGGED
 
 # %% ../../nbs/report/01_run_files.ipynb #d27d1026
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Run:
     "Everything a run directory says, as data frames."
     directory: Path           # where it was read
     config: dict              # config.json; {} when it cannot be read
-    metrics: pd.DataFrame     # a row a step; every step metric of `METRICS` is a column, nan where not logged
+    metrics: pd.DataFrame     # a row a step; every step metric of `LOGGED` is a column, nan where not logged
     evals: pd.DataFrame       # step, decoding, metric, value, low, high, n, task, slice
     completions: pd.DataFrame # step, task, prompt, completion, reward, parts, reason, advantage
     comparison: pd.DataFrame  # decoding, metric, task, slice, before, after, difference, low, high, n, p, trivial
@@ -75,7 +75,7 @@ def read_json(
     return kind()
 
 # %% ../../nbs/report/01_run_files.ipynb #e4059088
-STEP_COLUMNS = [m.name for m in METRICS.values() if m.source == 'step']
+STEP_COLUMNS = [m.name for m in LOGGED.values() if m.source == 'step']
 _COLUMNS = dict(
     evals=['step', 'decoding', 'metric', 'value', 'low', 'high', 'n', 'task', 'slice'],
     completions=['step', 'task', 'prompt', 'completion', 'reward', 'parts', 'reason', 'advantage'],
