@@ -27,7 +27,7 @@ with torch.device('meta'): GPT(PRESETS['tiny'])   # has torch import what it imp
 
 # ---- commands, as a shell sees them
 
-MODULES = 'checkpoint engine exam export match pretrain report sweep synthetic train uci'.split()   # what the commands import once they know what to do
+MODULES = 'run.checkpoint chess.engine measure.exam apps.export apps.match run.pretrain report.report sweep.sweep chess.synthetic run.train apps.uci'.split()   # what the commands import once they know what to do
 
 
 def clean(**more):
