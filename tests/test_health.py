@@ -175,13 +175,13 @@ def room_for(completions, name='backward_pass'):
 def test_out_of_memory(args, tmp_path):
     "The run ends as one that had small micro-batches from the beginning, bit for bit; and its gradient is that of large ones."
     sizes = dict(whole=64, small=4, narrow=64)
-    for name, size in sizes.items(): assert in_child([*args, tmp_path/name, '--max_steps', 3, '--micro_batch_size', size], room_for(4) if name == 'narrow' else None) == 0
+    for name, size in sizes.items(): assert in_child([*args, tmp_path/name, '--max_steps', 3, '--max_refills', 2, '--micro_batch_size', size], room_for(4) if name == 'narrow' else None) == 0
     found = {name: contents(tmp_path/name) for name in sizes}
     assert found['narrow'] == found['small']
     large, small = (next(r for r in found[name]['metrics.jsonl'] if r['grad_norm']) for name in ('whole', 'narrow'))
     assert large['step'] == small['step'] and abs(large['grad_norm'] - small['grad_norm']) < 1e-5*large['grad_norm']
     assert json.loads((tmp_path/'narrow/checkpoints/step-3/state.json').read_text())['state']['learner']['micro_batch_size'] == 4
-    assert in_child([*args, tmp_path/'none'], room_for(3), tmp_path/'err') == 1
+    assert in_child([*args, tmp_path/'none', '--max_refills', 2], room_for(3), tmp_path/'err') == 1
     assert 'memory is too small for one group of 4 completions' in (tmp_path/'err').read_text().splitlines()[-1]
 
 
@@ -189,7 +189,7 @@ def test_out_of_memory_before_the_gradient(args, tmp_path):
     "A value head looks at the completions first; it is the first to meet the limit."
     for name, size in dict(small=4, narrow=64).items():
         room = room_for(4, 'completion_hidden') if name == 'narrow' else None
-        assert in_child([*args, tmp_path/name, '--baseline', 'value', '--max_steps', 2, '--micro_batch_size', size], room) == 0
+        assert in_child([*args, tmp_path/name, '--baseline', 'value', '--max_steps', 2, '--max_refills', 2, '--micro_batch_size', size], room) == 0
     assert contents(tmp_path/'narrow') == contents(tmp_path/'small')
 
 
