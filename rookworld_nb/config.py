@@ -435,7 +435,7 @@ class SweepConfig(Config):
         _check_common(self, not_negative=['seed'], counts=['trials', 'workers'])
         self._require('a name of letters, digits, - _ and .', lambda v: re.fullmatch(r'\w[\w.-]*', v), 'study')
 
-
+# %% ../nbs/00_config.ipynb #59dc6d89
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig(Config):
     "A model as a directory that transformers and the hub open, with a card that says what it is."

@@ -81,7 +81,7 @@ def _add(group, choice):
         group.add_argument(f'--{choice.name}', metavar=named if choices
                            else {int: 'N', float: 'X', str: 'TEXT'}[plain], **kw)
 
-
+# %% ../../nbs/apps/06_cli.ipynb #956d081d
 def make_parser(
     cls: type,                    # configuration of the command
     prog: str,                    # name of the command
@@ -138,7 +138,7 @@ def _from_alias(name, text, choices):
     if not choices.keys() >= set(spelling.split(' ')) or eq and not SWITCH.get(text.lower()): return {}
     return {field: parse_value(choices[field], word or text) for field in spelling.split(' ')}
 
-
+# %% ../../nbs/apps/06_cli.ipynb #47dbee0e
 def read_config(
     cls: type,                   # configuration of the command
     args: list[str],             # arguments as typed

@@ -205,7 +205,7 @@ def _found(path, name):
     if path is None: raise FileNotFoundError(f'opponent {name!r}: {name.partition(":")[0]} is not installed')
     return path
 
-
+# %% ../../nbs/apps/04_match.ipynb #37be68dd
 def _opponent_side(
     config: EvalConfig, # opponent, seed, nodes, stockfish_path, device
 ):                      # a context manager that gives a side, see `model_side`

@@ -40,6 +40,13 @@ class Question:
         "What is asked about a board."
         return cls(board.fen(), tuple(m.uci() for m in board.move_stack[-HISTORY:]), tuple(only))
 
+    def allows(
+        self,
+        uci: str, # any move
+    ) -> bool:
+        "Is it one of those that may be played?"
+        return not self.only or uci in self.only
+
     def asks_world(
         self,
         uci: str, # a move here
@@ -130,6 +137,31 @@ class Thought:
     refused: tuple[str, ...] = () # what it named and cannot be played
     helped: str = ''   # 'odds' or 'chance' when the rules had to choose
 
+# %% ../../nbs/apps/02_player.ipynb #de92b5a5
+def _seed(config, draw): return config.seed*1_000_003 + draw
+
+
+def _drawn(logprobs, config, draw):
+    "The place of the most likely move; at a temperature, of one drawn."
+    if not config.temperature: return int(logprobs.argmax())
+    p = (logprobs.double()/config.temperature).softmax(0).cpu()
+    return int(torch.multinomial(p, 1, generator=torch.Generator().manual_seed(_seed(config, draw))))
+
+
+def _chosen(player, fen, legal, draw):
+    "One of some legal moves, and who chose it: the odds of the model, or chance."
+    try: return legal[_drawn(_move_logprobs(player.whole, player.tokenizer, fen, legal), player.config, draw)], 'odds'
+    except (ValueError, RuntimeError):   # too long for the model, or out of memory
+        return random.Random(f'{player.config.seed} {fen}').choice(legal), 'chance'
+
+
+def _check_world(task, text, log):
+    "Tell the log where the world model is wrong."
+    try: truth = EnvAnswer(**vars(transition(task.fen, task.uci, task.history)))
+    except ValueError: return     # an imagined position that no board can show
+    if read_answer(task, text) != truth:
+        log(f'world model: {task.prompt()} it said {text!r:.200}, the rules say {truth.text()!r}')
+
 # %% ../../nbs/apps/02_player.ipynb #267fcfe8
 class Player:
     "A model that plays."
@@ -149,15 +181,9 @@ class Player:
         if not self.config.world_model: return [_rules_world(q, moves) for q, moves in asked]
         tasks = [q.asks_world(m) for q, moves in asked for m in moves]
         said = dict(zip(tasks, answer_tasks(self.model, self.tokenizer, tasks) if tasks else []))
-        for task, text in said.items(): self._check(task, text)
+        for task, text in said.items(): _check_world(task, text, self.log)
         answers = [{m: read_answer(t := q.asks_world(m), said[t]) for m in moves} for q, moves in asked]
         return [{m: a for m, a in found.items() if a and not a.truncated} for found in answers]
-
-    def _check(self, task, text):
-        try: truth = EnvAnswer(**vars(transition(task.fen, task.uci, task.history)))
-        except ValueError: return     # an imagined position that no board can show
-        if read_answer(task, text) != truth:
-            self.log(f'world model: {task.prompt()} it said {text!r:.200}, the rules say {truth.text()!r}')
 
     def think(self,
         questions: list[Question], # at least one, all asked at once
@@ -165,13 +191,10 @@ class Player:
     ) -> list[Thought]:            # nobody helps: `moves` may be empty
         "What the model answers, and what of it can be played."
         tasks = [PolicyTask(q.fen) for q in questions]
-        texts = answer_tasks(self.model, self.tokenizer, tasks, self.config.temperature, self.config.top_k,
-                             self.config.seed*1_000_003 + draw)
-        named = [[(m, e) for m, e in _named_moves(read_answer(t, text)) if not q.only or m in q.only]
-                 for q, t, text in zip(questions, tasks, texts)]
+        texts = answer_tasks(self.model, self.tokenizer, tasks, self.config.temperature, self.config.top_k, _seed(self.config, draw))
+        named = [[(m, e) for m, e in _named_moves(read_answer(t, text)) if q.allows(m)] for q, t, text in zip(questions, tasks, texts)]
         worlds = self.worlds([(q, [m for m, _ in moves]) for q, moves in zip(questions, named)])
-        return [Thought(text, tuple((m, e) for m, e in moves if m in leads), leads,
-                        tuple(m for m, _ in moves if m not in leads))
+        return [Thought(text, tuple((m, e) for m, e in moves if m in leads), leads, tuple(m for m, _ in moves if m not in leads))
                 for text, moves, leads in zip(texts, named, worlds)]
 
     def help(self,
@@ -180,18 +203,9 @@ class Player:
         draw: int = 0,                # see `think`
     ) -> Thought:                     # `moves` is empty only where no move is legal
         "The legal move that the model would most likely have named; at a temperature, drawn."
-        legal = sorted(m for m in legal_moves(question.fen) if not question.only or m in question.only)
-        if not legal: return thought
-        try: move, helped = legal[self._draw(_move_logprobs(self.whole, self.tokenizer, question.fen, legal), draw)], 'odds'
-        except (ValueError, RuntimeError):   # too long for the model, or out of memory
-            move, helped = random.Random(f'{self.config.seed} {question.fen}').choice(legal), 'chance'
+        if not (legal := sorted(filter(question.allows, legal_moves(question.fen)))): return thought
+        move, helped = _chosen(self, question.fen, legal, draw)
         return replace(thought, moves=((move, None),), leads=_rules_world(question, [move]), helped=helped)
-
-    def _draw(self, logprobs, draw):
-        if not self.config.temperature: return int(logprobs.argmax())
-        p = (logprobs.double()/self.config.temperature).softmax(0).cpu()
-        rng = torch.Generator().manual_seed(self.config.seed*1_000_003 + draw)
-        return int(torch.multinomial(p, 1, generator=rng))
 
     def decide(self,
         questions: list[Question], # at least one, all asked at once

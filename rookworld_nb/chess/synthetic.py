@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from ..config import DataConfig
 from .tasks import OUTCOMES
 from .positions import Position, choose_move, generate_positions, move_weight, split_of
-from .engine import EnginePool, analyse_positions, engine_version, find_engine
+from .engine import EnginePool, analyse_positions, engine_version, require_engine
 from .games import played_positions
 from ..files import file_sha256
 from .dataset import Example, env_example
@@ -304,10 +304,8 @@ def _choices(config):
     if config.kind not in _LABELLED:
         return dict(kind=config.kind, engine=None, nodes=None, multipv=None, seed=config.seed,
                     shard_size=config.shard_size)
-    if (engine := find_engine(config.stockfish_path)) is None:
-        raise FileNotFoundError(f'no Stockfish found at {config.stockfish_path or "PATH"}: '
-                                'install it or set STOCKFISH_PATH')
-    return dict(kind=config.kind, engine=engine_version(engine), nodes=config.nodes, multipv=config.multipv,
+    engine = engine_version(require_engine(config.stockfish_path))
+    return dict(kind=config.kind, engine=engine, nodes=config.nodes, multipv=config.multipv,
                 seed=config.seed, shard_size=config.shard_size)
 
 
@@ -380,7 +378,7 @@ def _played(config, todo):
                         config.timeout) as pool:
             yield from islice(played_positions(pool.analyse, f'{config.seed} {shard}'), size)
 
-
+# %% ../../nbs/chess/08_synthetic.ipynb #a5c52f5f
 _LABELLED = dict(positions=_drawn, games=_played, mate_in_one=_mating)
 
 def _rows(config, todo):

@@ -7,6 +7,7 @@ __all__ = ['PromptSource', 'task_counts', 'Experience', 'sampling_settings', 'co
            'rollout_seed', 'gather', 'mixed_reward']
 
 # %% ../../nbs/grpo/04_experience.ipynb #90032865
+import copy
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,11 +30,10 @@ def _shuffle(seed, lap, n):
     generator = torch.Generator().manual_seed(seed*1009 + lap)
     return torch.randperm(n, generator=generator), torch.rand(n, generator=generator)
 
-
+# %% ../../nbs/grpo/04_experience.ipynb #521c5f10
 class PromptSource:
     "Training prompts in a seeded order, task by task; where it stands is two counters and what was measured."
-    def __init__(
-        self,
+    def __init__(self,
         rows: Rows|list[Example],       # training rows of both tasks, each prompt once
         seed: int = 0,                  # of the order
         difficulty_filter: bool = False, # on later passes, mostly skip prompts that were too easy or too hard
@@ -44,8 +44,7 @@ class PromptSource:
         self.used, self.skipped, self.success = dict(P=0, A=0), 0, dict(P={}, A={})
         self._number = {}   # prompt -> number of its row, of the prompts taken since the last `record`
 
-    def take(
-        self,
+    def take(self,
         kind: str, # 'P' or 'A'
         n: int,    # how many
     ) -> list[Example]: # the next ones; a new shuffle after every pass
@@ -57,15 +56,13 @@ class PromptSource:
             order, luck = _shuffle(self.seed, lap, len(rows))
             i, self.used[kind] = int(order[at]), self.used[kind] + 1
             share = self.success[kind].get(str(i), 0.5)
-            if self.difficulty_filter and not _TOO_HARD <= share <= _TOO_EASY and luck[i] >= _SECOND_CHANCE:
-                self.skipped += 1
+            if self.difficulty_filter and not _TOO_HARD <= share <= _TOO_EASY and luck[i] >= _SECOND_CHANCE: self.skipped += 1
             else:
                 out.append(rows[i])
                 self._number[out[-1].prompt()] = str(i)
         return out
 
-    def record(
-        self,
+    def record(self,
         examples: list[Example], # P prompts from `take`
         rewards: Tensor,         # (P, G) float
         success_reward: float,   # a completion with at least this reward succeeded
@@ -77,16 +74,13 @@ class PromptSource:
 
     def state_dict(self) -> dict: # as JSON can hold it
         "Where the source stands."
-        return dict(used=dict(self.used), skipped=self.skipped,
-                    success={kind: dict(known) for kind, known in self.success.items()})
+        return dict(used=dict(self.used), skipped=self.skipped, success=copy.deepcopy(self.success))
 
-    def load_state_dict(
-        self,
+    def load_state_dict(self,
         state: dict, # from `state_dict`
     ) -> None:
         "Go on where another source stood."
-        self.used, self.skipped, self.success = (
-            dict(state['used']), state['skipped'], {kind: dict(known) for kind, known in state['success'].items()})
+        self.used, self.skipped, self.success = dict(state['used']), state['skipped'], copy.deepcopy(state['success'])
 
 # %% ../../nbs/grpo/04_experience.ipynb #e4b7fca5
 def task_counts(
@@ -211,7 +205,7 @@ def gather(
     return _merge(kept or sampled), (dict(seconds=seconds, refills=attempt, skipped=source.skipped - skipped)
                                      | _sampled_facts(sampled, config.env_ratio) | scorer.facts())
 
-
+# %% ../../nbs/grpo/04_experience.ipynb #fccf9900
 def _task_rewards(found: list[Experience]) -> dict: # mean reward of 'P' and 'A'; None where there is none
     return {kind: torch.cat(groups).mean().item() if groups else None
             for kind in 'PA' for groups in [[r for f in found for e, r in zip(f.examples, f.rewards) if e.kind == kind]]}

@@ -75,7 +75,7 @@ class Learner:
         self.micro_batch_size = min(self.micro_batch_size, state.get('micro_batch_size', self.micro_batch_size))
         for name in ('kl', 'reward_moments', 'baseline_moments'): getattr(self, name).load_state_dict(state[name])
 
-
+# %% ../../nbs/grpo/05_step.ipynb #0e71c752
 def make_optimizer(
     parameters: list[Tensor], # to move
     config: TrainConfig,      # learning_rate, weight_decay
@@ -404,7 +404,7 @@ def _distance(
         nats += (kl_full(now, then)[inverse] * trained_tokens(part, learner.config)).sum().item()
     return dict(kl_nats_per_token=nats/max(1, int(mask.sum())), kl_nats_per_sequence=nats/max(1, int(mask.any(1).sum())))
 
-
+# %% ../../nbs/grpo/05_step.ipynb #213bbf54
 def train_step(
     learner: Learner,            # learns
     source: PromptSource,        # advances

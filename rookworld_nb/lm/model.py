@@ -154,6 +154,24 @@ def _check_inputs(config, input_ids, mask, past):
     if past + T > config.n_positions and (longest := int(mask.sum(-1).max())) > config.n_positions:
         raise ValueError(f'{longest} tokens do not fit into {config.n_positions} positions')
 
+# %% ../../nbs/lm/02_model.ipynb #b58488bf
+def _draw_weights(model):
+    "GPT-2's beginning: no bias, small matrices, smaller still where a block adds to the stream."
+    for name, p in model.named_parameters():
+        if name.endswith('bias'): nn.init.zeros_(p)
+        elif p.ndim == 2:
+            nn.init.normal_(p, std=0.02 * ((2*model.config.n_layer)**-0.5 if name.endswith('c_proj.weight') else 1))
+
+
+def _places(input_ids, attention_mask, past):
+    "Positions of the new tokens, and the pattern of who may look at whom; None where the causal one is enough."
+    T = input_ids.shape[-1]
+    if attention_mask is not None: return positions_from_mask(attention_mask)[:, past:], attention_pattern(attention_mask, T)
+    pattern = None
+    if past and T > 1:
+        pattern = attention_pattern(torch.ones_like(input_ids[:1, :1], dtype=torch.bool).expand(1, past + T), T)
+    return torch.arange(past, past + T, device=input_ids.device), pattern
+
 # %% ../../nbs/lm/02_model.ipynb #1f06f295
 class GPT(nn.Module):
     "GPT-2: embeddings, blocks, a final layer norm, and a head that is the token embedding itself."
@@ -166,10 +184,7 @@ class GPT(nn.Module):
         self.wpe = nn.Embedding(config.n_positions, config.n_embd)
         self.h = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
-        for name, p in self.named_parameters():
-            if name.endswith('bias'): nn.init.zeros_(p)
-            elif p.ndim == 2:
-                nn.init.normal_(p, std=0.02 * ((2*config.n_layer)**-0.5 if name.endswith('c_proj.weight') else 1))
+        _draw_weights(self)
 
     def hidden(self,
         input_ids: Tensor,                     # (B, T) int64
@@ -179,13 +194,7 @@ class GPT(nn.Module):
         "The last layer's states, after the final layer norm."
         past, T = (cache.length if cache is not None else 0), input_ids.shape[-1]
         _check_inputs(self.config, input_ids, attention_mask, past)
-        pattern = None
-        if attention_mask is not None:
-            positions, pattern = positions_from_mask(attention_mask)[:, past:], attention_pattern(attention_mask, T)
-        else:
-            positions = torch.arange(past, past + T, device=input_ids.device)
-            if past and T > 1:
-                pattern = attention_pattern(torch.ones_like(input_ids[:1, :1], dtype=torch.bool).expand(1, past + T), T)
+        positions, pattern = _places(input_ids, attention_mask, past)
         x = self.wte(input_ids) + self.wpe(positions)
         for block in self.h: x = block(x, pattern, cache)
         if cache is not None: cache.length += T

@@ -33,13 +33,29 @@ def structure_at(
     if step is None or not warmup_steps: return 0.2
     return 0.2 + 0.6 * (1 - min(1, (step - 1) / warmup_steps))
 
+# %% ../../nbs/reward/02_scoring.ipynb #98330d9b
+def _truth(source, example, answers):
+    "Target and values for `score`; a target of None leaves it to the rules."
+    if source == 'rules' or example.kind == 'A' and source != 'row': return None, None
+    return answers.get(example.fen, (example.target, None)) if example.kind == 'P' else (example.target, None)
+
+
+def _valued(pool, pairs):
+    "Target and values of every P position, from pairs of an example and a completion. Raises EngineLost."
+    listed = {a.fen: a for a in pool.analyse(list(dict.fromkeys(example.fen for example, _ in pairs)))}
+    further = list(dict.fromkeys((e.fen, m) for e, text in pairs
+                                 if (m := _played_move(e, text)) and m not in listed[e.fen].moves))
+    values = {fen: {} for fen in listed}
+    for (fen, move), value in zip(further, pool.values(further)): values[fen][move] = min(value, *listed[fen].evals)
+    return {fen: (PolicyAnswer(a.moves, a.evals, a.moves[0]), values[fen]) for fen, a in listed.items()}
+
 # %% ../../nbs/reward/02_scoring.ipynb #11349030
 SOURCES = ('auto', 'row', 'rules', 'engine')
 
+# %% ../../nbs/reward/02_scoring.ipynb #c87f5a5f
 class Scorer:
     "Marks for batches of completions, from one source of truth."
-    def __init__(
-        self,
+    def __init__(self,
         source: str = 'auto',           # one of `SOURCES`
         shaping: str = 'graduated',     # see `shape_reward`
         weights: str = '',              # see `parse_weights`
@@ -51,22 +67,20 @@ class Scorer:
         self.source, self.shaping, self.warmup_steps = source, shaping, warmup_steps
         self.weights, self.pool, self.lost = parse_weights(weights), pool, False
 
-    def score(
-        self,
+    def score(self,
         examples: list[Example],  # P of them
         completions: list[str],   # P*G texts: the G of the first example, then those of the next
         step: int|None = None,    # of training, from 1, for the curriculum
     ) -> list[Score]:             # P*G, in the same order
         "Grade a batch; equal texts of one prompt are graded once."
         if bool(examples) != bool(completions) or examples and len(completions) % len(examples):
-            raise ValueError(f'{len(completions)} completions cannot be shared out evenly '
-                             f'among {len(examples)} examples')
+            raise ValueError(f'{len(completions)} completions cannot be shared out evenly among {len(examples)} examples')
         group_size = len(completions) // max(1, len(examples))
         asked = [(i // group_size, text) for i, text in enumerate(completions)]   # which prompt, and what was said
         answers = self._ask_engine([(examples[i], text) for i, text in asked])
         structure, found = structure_at(step, self.warmup_steps), {}
         for i, text in dict.fromkeys(asked):
-            target, values = self._truth(examples[i], answers)
+            target, values = _truth(self.source, examples[i], answers)
             graded = score(examples[i].prompt(), text, target, weights=self.weights, values=values)
             found[i, text] = shape_reward(graded, self.shaping, structure)
         return [found[pair] for pair in asked]
@@ -82,27 +96,13 @@ class Scorer:
     def __enter__(self): return self
     def __exit__(self, *exc): self.close()
 
-    def _truth(self, example, answers):
-        "Target and values for `score`; a target of None leaves it to the rules."
-        if self.source == 'rules' or example.kind == 'A' and self.source != 'row': return None, None
-        return answers.get(example.fen, (example.target, None)) if example.kind == 'P' else (example.target, None)
-
     def _ask_engine(self, pairs):
-        "Target and values of every P position; nothing without an engine."
         if self.source != 'engine' or self.lost: return {}
-        pairs = [(example, text) for example, text in pairs if example.kind == 'P']
-        try:
-            listed = {a.fen: a for a in self.pool.analyse(list(dict.fromkeys(example.fen for example, _ in pairs)))}
-            further = list(dict.fromkeys((e.fen, m) for e, text in pairs
-                                         if (m := _played_move(e, text)) and m not in listed[e.fen].moves))
-            pawns = self.pool.values(further)
+        try: return _valued(self.pool, [(example, text) for example, text in pairs if example.kind == 'P'])
         except EngineLost as error:
             self.lost = True
             warnings.warn(f'from now on P is scored with the labels of the rows: {error}')
             return {}
-        values = {fen: {} for fen in listed}
-        for (fen, move), value in zip(further, pawns): values[fen][move] = min(value, *listed[fen].evals)
-        return {fen: (PolicyAnswer(a.moves, a.evals, a.moves[0]), values[fen]) for fen, a in listed.items()}
 
 # %% ../../nbs/reward/02_scoring.ipynb #0f82b228
 def make_scorer(

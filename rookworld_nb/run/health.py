@@ -57,28 +57,25 @@ MACHINE = ('throughput', 'memory')   # about the machine: told, but in no decisi
 # those that can make a run go back: a step with one of them does not count as healthy
 _DANGER = ('finite', 'kl', 'reward')
 
+# %% ../../nbs/run/03_health.ipynb #7396fd11
 class HealthMonitor:
     "Looks at every row of metrics."
-    def __init__(
-        self,
+    def __init__(self,
         config: TrainConfig, # thresholds, section Health
     ):
         self.config, self.seen, self.best_reward = config, {}, None
         self.skips, self.unhealthy, self.told = 0, 0, {}
 
-    def check(
-        self,
+    def check(self,
         row: dict, # of metrics.jsonl, with memory_gb; once for every step
     ) -> list[Signal]: # of what could be judged; the worst one decides
         "Judge a step."
         self.skips = self.skips + 1 if row['skipped'] else 0
-        signals = [s for look in (self._finite, self._kl, self._reward, self._step, self._windows, self._machine)
-                   for s in look(row)]
+        signals = [s for look in (_finite, _kl, _reward, _step, _windows, _machine) for s in look(self, row)]
         if worst([s for s in signals if s.name in _DANGER]): self.unhealthy = row['step']
         return signals
 
-    def news(
-        self,
+    def news(self,
         signals: list[Signal], # from `check`
     ) -> list[Signal]:         # those whose level is not what it was
         "What is worth a line: a sign that stays bad is told once."
@@ -91,8 +88,7 @@ class HealthMonitor:
         return dict(seen={k: list(v) for k, v in self.seen.items()}, best_reward=self.best_reward,
                     skips=self.skips, unhealthy=self.unhealthy, told=dict(self.told))
 
-    def load_state_dict(
-        self,
+    def load_state_dict(self,
         state: dict, # from `state_dict`
     ) -> None:
         "Remember it."
@@ -109,69 +105,75 @@ class HealthMonitor:
         if not self.config.health_adaptive or len(past) < self.config.health_window: return fixed
         return max(fixed, median(past) + self.config.health_adaptive * median(abs(x - median(past)) for x in past))
 
-    def _finite(self, row):
-        broken = [k for k in ('loss', 'grad_norm', 'weight_norm')
-                  if row.get(k) is not None and not math.isfinite(row[k])]
-        if broken: return [Signal('finite', None, 'act', f'{" and ".join(broken)} not finite')]
-        if not row['skipped']: return [Signal('finite', 0., 'ok', 'loss, gradient and weights finite')]
-        level = 'act' if self.skips >= self.config.max_skips else 'warn'
-        return [Signal('finite', float(self.skips), level,
-                       f'step skipped, {self.skips} in a row: {row["skip_reason"]}')]
+# %% ../../nbs/run/03_health.ipynb #4bf6bd5b
+def _finite(monitor, row):
+    broken = [k for k in ('loss', 'grad_norm', 'weight_norm')
+              if row.get(k) is not None and not math.isfinite(row[k])]
+    if broken: return [Signal('finite', None, 'act', f'{" and ".join(broken)} not finite')]
+    if not row['skipped']: return [Signal('finite', 0., 'ok', 'loss, gradient and weights finite')]
+    level = 'act' if monitor.skips >= monitor.config.max_skips else 'warn'
+    return [Signal('finite', float(monitor.skips), level,
+                   f'step skipped, {monitor.skips} in a row: {row["skip_reason"]}')]
 
-    def _kl(self, row):
-        if (value := row.get('kl_nats_per_sequence')) is None: return []
-        warn, act = (self._limit('kl', fixed) for fixed in (self.config.kl_warn, self.config.kl_act))
-        self._window('kl', value)
-        return [_above('kl', value, 'KL at the sampling temperature in nats per sequence', warn, act)]
 
-    def _reward(self, row):
-        if row['step'] <= self.config.reward_warmup_steps: return []
-        window, drop = self._window('reward', row['reward_mean']), self.config.reward_drop
-        if len(window) < self.config.health_window: return []
-        self.best_reward = max(mean(window), mean(window) if self.best_reward is None else self.best_reward)
-        return [_above('reward', self.best_reward - mean(window),
-                       f'mean reward of {len(window)} steps {mean(window):.3f}, below the best such mean by',
-                       drop/2, drop)]
+def _kl(monitor, row):
+    if (value := row.get('kl_nats_per_sequence')) is None: return []
+    warn, act = (monitor._limit('kl', fixed) for fixed in (monitor.config.kl_warn, monitor.config.kl_act))
+    monitor._window('kl', value)
+    return [_above('kl', value, 'KL at the sampling temperature in nats per sequence', warn, act)]
 
-    def _step(self, row):
-        "Signs that one step shows; they only warn."
-        if row['skipped']: return []
-        rises = self.seen['loss rises'] = [*self.seen.get('loss rises', []), row['loss']]
-        if len(rises) > 1 and rises[-1] <= rises[-2]: rises[:-1] = []
-        found = [_above('loss', len(rises) - 1, 'steps in a row in which the loss rose:', self.config.loss_rises)]
-        level = 'warn' if row['reward_max'] < 0 else 'ok'
-        return [*found, Signal('negative', row['reward_max'], level, f'highest reward of the step {row["reward_max"]:.3g}')]
 
-    def _windows(self, row):
-        "Signs of which one step says little; they only warn."
-        if row['skipped']: return []
-        found, config = [], self.config
-        values = dict(entropy=row['entropy_nats'], clipping=row['clip_share_low'] + row['clip_share_high'],
-                      silence=row['zero_signal_share'], format=row['format_share'])
-        for name, value in values.items():
-            if len(window := self._window(name, value)) < config.health_window: continue
-            if name == 'entropy':
-                found.append(_below(name, mean(window), 'mean entropy at the sampling temperature in nats per token', config.entropy_warn))
-            if name == 'format':
-                found.append(_below(name, mean(window), 'mean share of completions that can be read', config.format_warn))
-            if name == 'clipping':
-                found.append(_above(name, mean(window), 'mean share of clipped tokens', config.clip_warn))
-            if name == 'silence':
-                found.append(_above(name, mean(window), 'mean share of groups without signal', config.silent_warn))
-        return found
+def _reward(monitor, row):
+    if row['step'] <= monitor.config.reward_warmup_steps: return []
+    window, drop = monitor._window('reward', row['reward_mean']), monitor.config.reward_drop
+    if len(window) < monitor.config.health_window: return []
+    monitor.best_reward = max(mean(window), mean(window) if monitor.best_reward is None else monitor.best_reward)
+    return [_above('reward', monitor.best_reward - mean(window),
+                   f'mean reward of {len(window)} steps {mean(window):.3f}, below the best such mean by',
+                   drop/2, drop)]
 
-    def _machine(self, row):
-        "Against the usual time, and against the memory of the first window."
-        usual, first, found, config = self.seen.get('seconds', []), self.seen.setdefault('memory', []), [], self.config
-        if len(usual) == config.health_window:
-            found.append(_above('throughput', row['time_s']/median(usual),
-                                'seconds of the step, as a multiple of the usual', config.slow_warn))
-        if len(first) == config.health_window:
-            found.append(_above('memory', row['memory_gb']/median(first),
-                                'memory of the process, as a multiple of what it began with', config.memory_warn))
-        else: first.append(row['memory_gb'])
-        self._window('seconds', row['time_s'])
-        return found
+# %% ../../nbs/run/03_health.ipynb #a895fd3d
+def _step(monitor, row):
+    "Signs that one step shows; they only warn."
+    if row['skipped']: return []
+    rises = monitor.seen['loss rises'] = [*monitor.seen.get('loss rises', []), row['loss']]
+    if len(rises) > 1 and rises[-1] <= rises[-2]: rises[:-1] = []
+    found = [_above('loss', len(rises) - 1, 'steps in a row in which the loss rose:', monitor.config.loss_rises)]
+    level = 'warn' if row['reward_max'] < 0 else 'ok'
+    return [*found, Signal('negative', row['reward_max'], level, f'highest reward of the step {row["reward_max"]:.3g}')]
+
+
+def _windows(monitor, row):
+    "Signs of which one step says little; they only warn."
+    if row['skipped']: return []
+    found, config = [], monitor.config
+    values = dict(entropy=row['entropy_nats'], clipping=row['clip_share_low'] + row['clip_share_high'],
+                  silence=row['zero_signal_share'], format=row['format_share'])
+    for name, value in values.items():
+        if len(window := monitor._window(name, value)) < config.health_window: continue
+        if name == 'entropy':
+            found.append(_below(name, mean(window), 'mean entropy at the sampling temperature in nats per token', config.entropy_warn))
+        if name == 'format':
+            found.append(_below(name, mean(window), 'mean share of completions that can be read', config.format_warn))
+        if name == 'clipping':
+            found.append(_above(name, mean(window), 'mean share of clipped tokens', config.clip_warn))
+        if name == 'silence':
+            found.append(_above(name, mean(window), 'mean share of groups without signal', config.silent_warn))
+    return found
+
+
+def _machine(monitor, row):
+    "Against the usual time, and against the memory of the first window."
+    usual, first, found, config = monitor.seen.get('seconds', []), monitor.seen.setdefault('memory', []), [], monitor.config
+    if len(usual) == config.health_window:
+        found.append(_above('throughput', row['time_s']/median(usual),
+                            'seconds of the step, as a multiple of the usual', config.slow_warn))
+    if len(first) == config.health_window:
+        found.append(_above('memory', row['memory_gb']/median(first),
+                            'memory of the process, as a multiple of what it began with', config.memory_warn))
+    else: first.append(row['memory_gb'])
+    monitor._window('seconds', row['time_s'])
+    return found
 
 # %% ../../nbs/run/03_health.ipynb #7e84b5ed
 class HealthError(RuntimeError):

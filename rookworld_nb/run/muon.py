@@ -25,6 +25,21 @@ def orthogonalized(
         x = a*x + (b*square + c*(square @ square)) @ x
     return x
 
+# %% ../../nbs/run/05_muon.ipynb #3ff2c85e
+def _adamw(state, group):
+    "A step of AdamW, without decay, for one group of an optimizer."
+    b1, b2 = group['betas']
+    for p in group['params']:
+        if p.grad is None: continue
+        s = state[p]
+        if not s: s.update(step=torch.zeros(()), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        s['step'] += 1
+        s['exp_avg'].lerp_(p.grad, 1 - b1)
+        s['exp_avg_sq'].mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+        t = s['step'].item()
+        bottom = (s['exp_avg_sq'] / (1 - b2**t)).sqrt_().add_(1e-8)
+        p.addcdiv_(s['exp_avg'], bottom, value=-group['lr'] / (1 - b1**t))
+
 # %% ../../nbs/run/05_muon.ipynb #b545c9ca
 class Muon(torch.optim.Optimizer):
     "Muon for the matrices of the blocks, AdamW for everything else."
@@ -50,7 +65,7 @@ class Muon(torch.optim.Optimizer):
         "One step; a parameter without a gradient stays."
         matrices, vectors = self.param_groups
         self._step_matrices(matrices)
-        self._step_vectors(vectors)
+        _adamw(self.state, vectors)
 
     def _step_matrices(self, group):
         "All matrices of one shape at a time."
@@ -65,17 +80,3 @@ class Muon(torch.optim.Optimizer):
             steps = orthogonalized(torch.stack([x for _, x in found]))
             for (view, _), o in zip(found, steps):
                 view.mul_(1 - group['lr']*group['weight_decay']).sub_(o, alpha=group['lr'] * max(1, rows/columns)**0.5)
-
-    def _step_vectors(self, group):
-        "AdamW without decay."
-        b1, b2 = group['betas']
-        for p in group['params']:
-            if p.grad is None: continue
-            s = self.state[p]
-            if not s: s.update(step=torch.zeros(()), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
-            s['step'] += 1
-            s['exp_avg'].lerp_(p.grad, 1 - b1)
-            s['exp_avg_sq'].mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
-            t = s['step'].item()
-            bottom = (s['exp_avg_sq'] / (1 - b2**t)).sqrt_().add_(1e-8)
-            p.addcdiv_(s['exp_avg'], bottom, value=-group['lr'] / (1 - b1**t))

@@ -164,7 +164,7 @@ def _kept(out):
         e.add_note(f'kept in {out}: go on with rookworld_pretrain --resume {out}')
         raise
 
-
+# %% ../../nbs/run/08_pretrain.ipynb #e52eb121
 def pretrain(
     config: PretrainConfig,    # every choice
     resume: Path|None = None,  # run directory to go on with
@@ -188,7 +188,7 @@ def pretrain(
             _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt)
     return out
 
-
+# %% ../../nbs/run/08_pretrain.ipynb #9124be6d
 def _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt):
     "Step after step; measured and saved when it is due, and at the end."
     log, rates, recent = RunLog(out), deque(maxlen=100), dict(P=deque(maxlen=50), A=deque(maxlen=50))

@@ -38,14 +38,12 @@ from .resume import (check_origin, config_changes, is_complete, only_writer,
 # %% ../../nbs/run/04_train.ipynb #0da3cf02
 class RunLog:
     "The files of a run directory: every row is on disk before the next step begins."
-    def __init__(
-        self,
+    def __init__(self,
         directory: Path, # of the run
     ):
         self.directory = directory
 
-    def append(
-        self,
+    def append(self,
         name: str,            # 'metrics', 'completions' or 'eval'
         rows: Iterable[dict], # each with its 'step'
     ) -> None:
@@ -55,16 +53,14 @@ class RunLog:
             f.flush()
             os.fsync(f.fileno())
 
-    def say(
-        self,
+    def say(self,
         line: str, # for people
     ) -> None:
         "Print a line and keep it in train.log."
         tqdm.write(line, file=sys.stdout)
         with open(self.directory/'train.log', 'a') as f: f.write(line + '\n')
 
-    def rewind(
-        self,
+    def rewind(self,
         step: int, # steps done by the checkpoint; 0 when there is none
         keep_eval: bool = False, # the evaluation of that very step is known to be whole
         recoveries: int = 0, # that the checkpoint knows of
@@ -77,8 +73,7 @@ class RunLog:
                         if row['step'] < step or row['step'] == step and (keep_eval or file.stem != 'eval')]
             write_at_once(file, ''.join(json.dumps(row) + '\n' for row in rows))
 
-    def set_aside(
-        self,
+    def set_aside(self,
         step: int,     # that the run goes back to
         recovery: int, # the how manieth, from 1
     ) -> None:
@@ -89,7 +84,7 @@ class RunLog:
                     if file.exists() else [])
             if rows: self.append(f'{name}-discarded', rows)
 
-
+# %% ../../nbs/run/04_train.ipynb #5ad655fc
 def _rows_of(file):
     "One at a time: all of them together would be memory that grows with the run."
     with open(file) as lines: yield from filter(None, map(_row, lines))

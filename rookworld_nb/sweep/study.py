@@ -29,11 +29,24 @@ def _open_storage(
     try: return optuna.storages.RDBStorage(url, engine_kwargs=wait)
     except Exception as e: raise ValueError(f'storage {url} cannot be opened: {str(e).splitlines()[0]}') from None
 
+# %% ../../nbs/sweep/03_study.ipynb #398175ee
+def _same_space(sweep):
+    "A study has one space, from its first trial on."
+    now = json.loads(json.dumps(asdict(sweep.space) | {'sampler': sweep.config.sampler}))
+    was = sweep.study.user_attrs.get('space')
+    if was is None:
+        if any(sweep.out.glob('trial-*')):
+            raise ValueError(f'{sweep.out} holds trials that are not in the storage: choose another --study')
+        sweep.study.set_user_attr('space', now)
+        shutil.copyfile(sweep.config.space, sweep.out/'space.toml')
+    elif was != now:
+        changed = ', '.join(k for k in now if now[k] != was.get(k))
+        raise ValueError(f'study {sweep.out.name} was started with another {changed}: choose another --study')
+
 # %% ../../nbs/sweep/03_study.ipynb #94a3732e
 class Sweep:
     "A study on disk: its space, its directory, and the record of its trials."
-    def __init__(
-        self,
+    def __init__(self,
         config: SweepConfig, # space, study, storage, output_dir, trials, sampler, prune, seed
     ):
         if config.space is None: raise ValueError('a sweep needs a space: name a TOML file, see sweep.space')
@@ -47,7 +60,7 @@ class Sweep:
             self.storage = _open_storage(config.storage or f'sqlite:///{self.out}/study.sqlite')
             self.study = optuna.create_study(
                 study_name=self.out.name, storage=self.storage, direction='maximize', load_if_exists=True)
-            self._same_space()
+            _same_space(self)
             if self.points and not self.trials():
                 for point in self.points: self.study.enqueue_trial(point)
 
@@ -57,19 +70,6 @@ class Sweep:
         with open(self.out/'lock', 'w') as f:
             fcntl.flock(f, fcntl.LOCK_EX)
             yield
-
-    def _same_space(self):
-        "A study has one space, from its first trial on."
-        now = json.loads(json.dumps(asdict(self.space) | {'sampler': self.config.sampler}))
-        was = self.study.user_attrs.get('space')
-        if was is None:
-            if any(self.out.glob('trial-*')):
-                raise ValueError(f'{self.out} holds trials that are not in the storage: choose another --study')
-            self.study.set_user_attr('space', now)
-            shutil.copyfile(self.config.space, self.out/'space.toml')
-        elif was != now:
-            changed = ', '.join(k for k in now if now[k] != was.get(k))
-            raise ValueError(f'study {self.out.name} was started with another {changed}: choose another --study')
 
     def trials(self) -> list[optuna.trial.FrozenTrial]: # in the order of their numbers
         "The record."
@@ -85,8 +85,7 @@ class Sweep:
             t.state == TrialState.RUNNING or t.state.is_finished() and not t.user_attrs.get('again')
             for t in self.trials())
 
-    def note(
-        self,
+    def note(self,
         number: int, # of a trial that runs
         **attrs,     # anything JSON can hold
     ) -> None:
