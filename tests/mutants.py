@@ -13,8 +13,8 @@ from faults import faults, short
 
 TESTS = Path(__file__).resolve().parent
 ROOT, NBS, EQUIVALENT = TESTS.parent, TESTS.parent/'nbs', TESTS/'mutants_equivalent.csv'
-PAGES = {'index', '99_house', 'apps/01_play', 'measure/03_logged_metrics', 'report/01_run_files', 'report/02_curves', 'report/03_comparison', 'report/04_page', 'report/05_cards',
-         'report/06_post_mortem', 'report/07_report', 'apps/06_cli', 'sweep/05_sweep_page', 'sweep/03_study'}   # rooms that show and order, and compute little
+PAGES = {'index', '99_house', 'apps/01_play', 'measure/01_measures', 'report/01_run_files', 'report/02_curves', 'report/04_report', 'report/03_page', 'report/03_page',
+         'report/04_report', 'report/04_report', 'apps/05_cli', 'sweep/03_sweep', 'sweep/02_study'}   # rooms that show and order, and compute little
 FLAGGED = re.compile(r'^#\|\s*(slow|gpu|net|engine|default_exp|eval:\s*false)', re.M)
 MEMORY = 12 << 30   # bytes a fault may ask for
 

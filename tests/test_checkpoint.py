@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from unittest.mock import patch
 import pytest
-from rookworld_nb.run import resume, train
+from rookworld_nb.run import checkpoint, train
 from rookworld_nb.run.checkpoint import (CheckpointError, latest_good_checkpoint, list_checkpoints,
                                          mark_stable, stable_checkpoint, verify_checkpoint)
 import runs
@@ -184,19 +184,19 @@ def test_changed_choices_are_listed(copy, tmp_path):
 
 
 def test_other_rows_are_refused(copy, tmp_path):
-    other, longer = patch.object(resume, 'data_sha256', lambda data: 'another'), ['--resume', copy, '--max_steps', 5]
+    other, longer = patch.object(checkpoint, 'data_sha256', lambda data: 'another'), ['--resume', copy, '--max_steps', 5]
     assert refusal(longer, tmp_path, prepared=other) == f'rookworld_train: {copy}: the rows are not the ones that the run began with: with --allow_config_change it goes on nevertheless'
     assert in_child([*longer, '--allow_config_change'], other) == 0
     assert f'{copy}: the rows are not the ones that the run began with\n' in (copy/'train.log').read_text()
 
 
 def test_another_version_is_told(copy):
-    with patch.object(resume, '__version__', '9.9.9'): assert in_child(['--resume', copy]) == 0
-    assert f'{copy}: written with version {resume.__version__}, going on with 9.9.9: perhaps not bit for bit the same\n' in (copy/'train.log').read_text()
+    with patch.object(checkpoint, '__version__', '9.9.9'): assert in_child(['--resume', copy]) == 0
+    assert f'{copy}: written with version {checkpoint.__version__}, going on with 9.9.9: perhaps not bit for bit the same\n' in (copy/'train.log').read_text()
 
 
 def test_one_at_a_time(copy, tmp_path):
-    with resume.only_writer(copy): assert refusal(['--resume', copy], tmp_path) == f'rookworld_train: {copy} is being written by another process'
+    with checkpoint.only_writer(copy): assert refusal(['--resume', copy], tmp_path) == f'rookworld_train: {copy} is being written by another process'
 
 
 # ---- which run, and how long ----

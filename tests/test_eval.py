@@ -7,7 +7,7 @@ from rookworld_nb.chess.dataset import load_rows, parse_row
 from rookworld_nb.chess.engine import EnginePool, find_engine
 from rookworld_nb.measure.evaluate import judge_policy, summarize
 from rookworld_nb.lm.loader import save_model
-from rookworld_nb.measure.metrics import METRICS
+from rookworld_nb.measure.measures import METRICS
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.measure.suites import SUITES, mate_example
 from rookworld_nb.chess.tasks import PolicyAnswer, parse_prompt

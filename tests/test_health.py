@@ -1,4 +1,4 @@
-"Faults put into a running command, each in a process of its own: it survives, or stops with its post-mortem, and nothing is lost. The table of all of them is in nbs/run/04_train.ipynb."
+"Faults put into a running command, each in a process of its own: it survives, or stops with its post-mortem, and nothing is lost. The table of all of them is in nbs/run/03_train.ipynb."
 import contextlib
 import json
 import math
@@ -13,7 +13,7 @@ from rookworld_nb.run import checkpoint, train
 from rookworld_nb.grpo import experience, step as learning
 from rookworld_nb.lm.generate import completion_logits, sampling_logits
 from rookworld_nb.grpo.grpo import token_logprobs
-from rookworld_nb.run.resume import newest_unfinished
+from rookworld_nb.run.checkpoint import newest_unfinished
 import runs
 from runs import contents, die, some_positions
 

@@ -40,7 +40,7 @@ def test_an_id_lasts():
 
 
 def test_a_larger_sample_only_adds():
-    rooms = ['measure/01_intervals', 'grpo/02_kl']
+    rooms = ['measure/01_measures', 'grpo/02_kl']
     small, large = sample(20, 0, rooms), sample(30, 0, rooms)
     assert large[:20] == small and len({m.id for m in large}) == 30 and small != sample(20, 1, rooms)
     assert [sum(m.room == r for m in small) for r in rooms] == [10, 10] and len({m.operator for m in small}) > 8

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from rookworld_nb.run.blocks import data_shards
+from rookworld_nb.run.targets import data_shards
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.measure.evaluate import judge_policy, judge_rows, random_legal, summarize
-from rookworld_nb.measure.intervals import bootstrap
+from rookworld_nb.measure.measures import bootstrap
 from rookworld_nb.lm.loader import load_model
 from rookworld_nb.apps.play import self_play, summarize_play
 from rookworld_nb.measure.suites import held_out, mate_example

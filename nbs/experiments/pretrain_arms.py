@@ -9,8 +9,8 @@ import csv, functools, json, sys, time
 from dataclasses import replace
 from pathlib import Path
 import torch
-import rookworld_nb.run.blocks as blocks
-from rookworld_nb.run.blocks import RowStream, data_shards
+import rookworld_nb.run.targets as blocks
+from rookworld_nb.run.targets import RowStream, data_shards
 from rookworld_nb.apps.cli import parse_value
 from rookworld_nb.config import PretrainConfig, describe
 from rookworld_nb.chess.dataset import load_rows

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Analysis', 'find_engine', 'require_engine', 'score_to_pawns', 'win_probability', 'EngineLost', 'engine_version',
-           'EnginePool', 'analyse_positions']
+           'EnginePool', 'analyse_positions', 'played_positions']
 
 # %% ../../nbs/chess/05_engine.ipynb #293907ab
 import json
@@ -13,18 +13,20 @@ import math
 import multiprocessing
 import multiprocessing.util
 import os
+import random
 import shutil
 import signal
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Callable
 from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, count
 from pathlib import Path
 import chess
 import chess.engine
+from .positions import Position, move_weight, position_key
 
 # %% ../../nbs/chess/05_engine.ipynb #1f4a3f2c
 @dataclass(frozen=True)
@@ -282,3 +284,48 @@ def analyse_positions(
     fens = iter(fens)
     with EnginePool(nodes, multipv, workers, path, cache, timeout) as pool:
         while chunk := list(islice(fens, 250 * (workers or os.cpu_count()))): yield from pool.analyse(chunk)
+
+# %% ../../nbs/chess/05_engine.ipynb #38d6e976
+_SPREADS, _SLIPS = (0.02, 0.05, 0.1, 0.2), (0.0, 0.02, 0.1, 0.2)   # in expected score; share of the half-moves
+
+class _Game:
+    "One game in the making."
+    def __init__(self, rng):
+        self.rng, self.board = rng, chess.Board()
+        self.spread, self.slips, self.en_passant = rng.choice(_SPREADS), rng.choice(_SLIPS), rng.choice(['legal', 'fen'])
+        for _ in range(rng.randint(0, 6)):
+            moves = list(self.board.legal_moves)
+            self.board.push(rng.choices(moves, [move_weight(self.board, m) for m in moves])[0])
+
+    @property
+    def over(self): return self.board.ply() >= 200 or self.board.is_game_over(claim_draw=True)
+
+    def position(self):
+        phase = ('endgame' if chess.popcount(self.board.occupied) < 14
+                 else 'opening' if self.board.ply() < 8 else 'middlegame')
+        return Position(self.board.fen(en_passant=self.en_passant),
+                        ' '.join(m.uci() for m in self.board.move_stack[-10:]), phase)
+
+    def play(self, analysis):
+        if self.rng.random() < self.slips: return self.board.push(self.rng.choice(list(self.board.legal_moves)))
+        worth = [win_probability(e) for e in analysis.evals]
+        odds = [math.exp((w - max(worth))/self.spread) for w in worth]
+        self.board.push_uci(self.rng.choices(analysis.moves, odds)[0])
+
+# %% ../../nbs/chess/05_engine.ipynb #0f4b14bd
+def played_positions(
+    analyse: Callable[[list[str]], list[Analysis]], # such as `EnginePool.analyse`; one answer a FEN, in order
+    seed: int|str = 0,      # same seed and same answers, same positions
+    side_by_side: int = 16, # games that go on at the same time
+) -> Iterator[tuple[Position, Analysis]]: # without end; none repeated (see `position_key`)
+    "Labelled positions from games that an engine plays against itself."
+    games = (g for g in (_Game(random.Random(f'{seed} {k}')) for k in count()) if not g.over)
+    live, seen = list(islice(games, side_by_side)), set()
+    while True:
+        positions = [g.position() for g in live]
+        for p, analysis, g in zip(positions, analyse([p.fen for p in positions]), live):
+            if (key := position_key(p.fen)) not in seen:
+                seen.add(key)
+                yield p, analysis
+            g.play(analysis)
+        live = [next(games) if g.over else g for g in live]

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import product
 from operator import itemgetter
 import chess
-from .board import Transition, board_squares, transition
+from .board import Transition, board_squares
 
 # %% ../../nbs/chess/02_quick_rules.ipynb #6fc2031c
 _OTHER_COLOUR = str.maketrans('PNBRQKpnbrqk', 'pnbrqkPNBRQK')

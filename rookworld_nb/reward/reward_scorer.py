@@ -6,7 +6,6 @@
 __all__ = ['WEIGHTS', 'SHAPINGS', 'parse_weights', 'Score', 'regret_credit', 'score', 'quality', 'shape_reward']
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #8f7108dd
-import html
 import math
 import re
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from ..chess.board import board_squares, board_svg, transition
 from ..chess.quick_rules import legal_among, quick_transition
 from ..chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion, parse_prompt
 from ..chess.engine import win_probability
+from ..page import escaped, table_html
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #d57f155c
 WEIGHTS = {
@@ -86,11 +86,9 @@ class Score:
 
     def _repr_html_(self):
         most = {name: w for table in self.about[3].values() for name, w in table.items()} if self.about else {}
-        rows = ''.join(f'<tr><td>{name}</td><td>{value:.3f}</td><td>{most.get(name, 0):.3f}</td></tr>'
-                       for name, value in self.parts.items())
-        table = (f'<table><tr><th>part</th><th>earned</th><th>of</th></tr>{rows}'
-                 f'<tr><th>total</th><th>{self.total:.3f}</th><th></th></tr></table>')
-        return f'{_picture(*self.about[:3]) if self.about else ""}{table}<p>{html.escape(self.reason)}</p>'
+        rows = [[name, f'{value:.3f}', f'{most.get(name, 0):.3f}'] for name, value in self.parts.items()]
+        table = table_html(['part', 'earned', 'of'], [*rows, ['<b>total</b>', f'<b>{self.total:.3f}</b>', '']], 'parts')
+        return f'{_picture(*self.about[:3]) if self.about else ""}{table}<p>{escaped(self.reason)}</p>'
 
 
 def _receipt(parts, reason, low, high, about):
