@@ -75,7 +75,7 @@ class RunLog:
 
     def set_aside(self,
         step: int,     # that the run goes back to
-        recovery: int, # the how manieth, from 1
+        recovery: int, # its number, from 1
     ) -> None:
         "Copy what comes after a checkpoint to NAME-discarded.jsonl."
         for name in ('metrics', 'completions', 'eval'):
