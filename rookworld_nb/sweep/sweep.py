@@ -21,7 +21,7 @@ import pandas as pd
 from optuna.trial import TrialState
 from ..config import TrainConfig, SweepConfig
 from ..files import read_rows, write_at_once
-from ..page import bar_html, document, escaped, number, table_html
+from ..page import bar_html, document, escaped, table_html
 from .space import Space, gain_of, shortfall, draw, make_sampler
 from .study import (Sweep, command_line, configurations, importance, success_rate,
                                       trials_table, end_trial, mark_lost, next_trial)
@@ -174,7 +174,7 @@ def _best_html(table, names, out, most=5):
 
 def _importance_html(found):
     if isinstance(found, str): return f'<p>{escaped(found)}</p>'
-    return table_html(['field', 'importance', ''], [[escaped(name), number(share), bar_html(share)] for name, share in found.items()], 'parts')
+    return table_html(['field', 'importance', ''], [[escaped(name), f'{share:.2f}', bar_html(share)] for name, share in found.items()], 'parts')
 
 # %% ../../nbs/sweep/03_sweep.ipynb #0d1cf0b0
 def _page_html(
