@@ -7,8 +7,8 @@ from pathlib import Path
 from unittest.mock import patch
 import pytest
 from rookworld_nb.run import train as training
-from rookworld_nb.apps.cli import read_config
-from rookworld_nb.config import TrainConfig, describe, kind_of
+from rookworld_nb.apps.cli import _ALIASES, _canonical, make_parser, read_config
+from rookworld_nb.config import Config, TrainConfig, describe, kind_of
 from rookworld_nb.chess.engine import find_engine
 from runs import some_positions, unmeasured
 
@@ -90,3 +90,24 @@ def test_seed_command(line, rows, tmp_path, capsys):
     flags = [*line.split(), '--max_steps', '2', '--max_refills', '0', '--prompts_per_step', '2', '--group_size', '4', '--eval_prompts', '2', '--threads', '1', '--data', str(rows), '--output_dir', str(tmp_path/'run')]
     config, _ = read_config(TrainConfig, flags, 'rookworld_train', environ={})
     with contextlib.nullcontext() if line == SEED[0] else unmeasured(): assert (training.train(config)/'comparison.json').exists()
+
+
+ALIASES = {'steps': ['max_steps'], 'batch_size': ['prompts_per_step'], 'batch_positions': ['prompts_per_step'], 'k_samples': ['group_size'], 'lr': ['learning_rate'], 'mix_env_ratio': ['env_ratio'],
+           'baseline_type': ['baseline'], 'use_gae': ['gae'], 'no_use_gae': ['gae'], 'model_path': ['model'], 'log_dir': ['output_dir'], 'clip_range': ['clip_low', 'clip_high'],
+           'kl_divergence_threshold': ['kl_act'], 'adaptive_kl': ['kl_controller'], 'no_adaptive_kl': ['kl_controller']}   # other spelling: the fields it means
+ALONE = {'use_gae': True, 'no_use_gae': False, 'adaptive_kl': 'ziegler', 'no_adaptive_kl': 'fixed'}   # those that take no value, and what they say
+
+@pytest.mark.parametrize('cls', Config.__subclasses__(), ids=lambda cls: cls.__name__)
+def test_every_spelling_is_understood(cls):
+    "Every field and every other word for one, with - and with _, with a space and with =."
+    own = {c.name: kind_of(c.annotation)[0] for c in describe(cls)}
+    words = [([name], name, None if plain is not bool else True) for name, plain in own.items()] + [([name], f'no_{name}', False) for name, plain in own.items() if plain is bool]
+    words += [(names, short, ALONE.get(short)) for short, names in ALIASES.items() if own.keys() >= {*names} and short not in own]
+    for names, spelling, value in words:
+        for flag in {f'--{spelling}', f'--{spelling.replace("_", "-")}'}:
+            for args in [[flag]] if value is not None else [[flag, '7'], [f'{flag}=7']]:
+                given, unknown = make_parser(cls, 'rookworld_any').parse_known_args(_canonical(args, cls))
+                assert (vars(given), unknown) == ({name: '7' if value is None else value for name in names}, []), args
+
+
+def test_every_other_spelling_has_an_example(): assert ALIASES.keys() == _ALIASES.keys()

@@ -15,15 +15,17 @@ import argparse
 import contextlib
 import difflib
 import errno
+import itertools
 import signal
 import sys
+import textwrap
 import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, PretrainConfig, ReportConfig,
-                                 SweepConfig, TrainConfig, UciConfig, describe, kind_of, parse_value)
+                                 SweepConfig, TrainConfig, UciConfig, describe, groups_of, kind_of, parse_value)
 from ..run.health import HealthError
 
 # %% ../../nbs/apps/05_cli.ipynb #2714755a
@@ -70,16 +72,40 @@ class _Switch(argparse.Action):
         setattr(namespace, self.dest, not option_string.startswith('--no_'))
 
 
-def _add(group, choice):
+def _add(group, choice, shown):
     plain, choices, _ = kind_of(choice.annotation)
     text = choice.help if choice.default is None else f'{choice.help} (default: {choice.default})'
     named = '{%s}' % ','.join(choices or ())
     if len(named) > 80: named, text = 'NAME', f'{", ".join(choices)}: {text}'   # would leave the page
-    kw = dict(dest=choice.name, default=argparse.SUPPRESS, help=text.replace('%', '%%'))
+    kw = dict(dest=choice.name, default=argparse.SUPPRESS, help=text.replace('%', '%%') if shown else argparse.SUPPRESS)
     if plain is bool: group.add_argument(f'--{choice.name}', f'--no_{choice.name}', action=_Switch, nargs=0, **kw)
     else:
         group.add_argument(f'--{choice.name}', metavar=named if choices
                            else {int: 'N', float: 'X', str: 'TEXT'}[plain], **kw)
+
+# %% ../../nbs/apps/05_cli.ipynb #3a6a80e7
+def _shown(
+    words: list[str], # behind --help: groups, options, or all
+    cls: type,        # configuration of the command
+    prog: str,        # name of the command
+) -> list[str]:       # groups whose options are shown
+    "What a help is about. Raises ValueError with a near word when there is no such group."
+    groups, home = list(groups_of(cls)), {c.name: c.group for c in describe(cls)}
+    words = [word.replace('-', '_') for word in words]
+    for word in words:
+        if word not in {*groups, *home, 'all'}:
+            near = difflib.get_close_matches(word, [*groups, *home, 'all'], 1)
+            raise ValueError(f'--help knows no group {word}'
+                             + (f'; did you mean --help {near[0]}?' if near else f'; {prog} --help lists them'))
+    if 'all' in words or len(groups) == 1: return groups
+    return [home.get(word, word) for word in words] or ['front']
+
+
+def _group_lines(cls):
+    "A line for each group but the front."
+    (_, *words), groups = groups_of(cls), groups_of(cls)
+    return [f'more options, by groups (--help {words[0]} shows one, --help all everything):',
+            *(f'  {word:11}{len(fields(groups[word])):3}  {groups[word].__doc__}' for word in words), '']
 
 # %% ../../nbs/apps/05_cli.ipynb #956d081d
 def make_parser(
@@ -87,31 +113,37 @@ def make_parser(
     prog: str,                    # name of the command
     positional: str = '',         # fields that may also be given without their flags, in this order, spaces between
     resume: bool = False,         # offer --resume and --allow_config_change
+    words: tuple|list = (),       # what its help is about: groups, options, or all
 ) -> argparse.ArgumentParser:     # gives a namespace of only what was typed, values still text
     "A parser with one flag for each line of a configuration."
+    groups, shown = groups_of(cls), _shown(words, cls, prog)
+    whole = shown == list(groups)
     also = ', '.join(f'--{short} = --{" --".join(spelling.split(" "))}' for short, spelling in _aliases(cls).items())
+    text = ('A flag beats the environment (ROOKWORLD_<OPTION>), which beats --config, which beats the default. '
+            'Names may be written with - or _.' + (f' Also understood: {also}.' if also and whole else ''))
     parser = _Parser(prog=prog, description=cls.__doc__, allow_abbrev=False, add_help=False,
         usage=f'{prog} ' + ''.join(f'[{name.upper()}] ' for name in positional.split()) + '[--option value ...]',
-        epilog='A flag beats the environment (ROOKWORLD_<OPTION>), which beats --config, which beats the default. '
-               'Names may be written with - or _.' + (f' Also understood: {also}.' if also else ''),
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30, width=98))
-    groups = {}
-    for choice in describe(cls):
-        if choice.group not in groups: groups[choice.group] = parser.add_argument_group(choice.group.lower())
-        _add(groups[choice.group], choice)
-    group = parser.add_argument_group('and')
-    for name in positional.split():
-        group.add_argument(name, nargs='?', default=argparse.SUPPRESS, help='the same without its flag')
-    if resume:
-        group.add_argument('--resume', metavar='RUN', default=argparse.SUPPRESS,
-                           help='go on with an interrupted run directory, under its own config.json; '
-                                'auto takes the newest unfinished one below runs/')
-        group.add_argument('--allow_config_change', action='store_true', default=argparse.SUPPRESS,
-                           help='with --resume: go on even under other choices or on other rows')
-    group.add_argument('--config', metavar='FILE', default=argparse.SUPPRESS,
-                       help='read options from a JSON file, such as the config.json of a run')
-    group.add_argument('-h', '--help', action='help', help='show this help')
+        epilog='\n'.join([*([] if words or whole else _group_lines(cls)), *textwrap.wrap(text, 98, break_on_hyphens=False)]),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30 if whole else 25, width=98))
+    parts = {word: parser.add_argument_group(f'{word} – {group.__doc__.rstrip(".")}' if len(groups) > 1 else 'options')
+             for word, group in groups.items()}
+    for choice in describe(cls): _add(parts[choice.group], choice, choice.group in shown)
+    _add_common(parser.add_argument_group('and'), positional, resume, 'front' in shown, whole)
     return parser
+
+
+def _add_common(group, positional, resume, shown, whole):
+    "What belongs to the command, not to its configuration."
+    def add(*names, help, shown=shown, **kw):
+        group.add_argument(*names, default=argparse.SUPPRESS, help=help if shown else argparse.SUPPRESS, **kw)
+    for name in positional.split(): add(name, nargs='?', help='the same without its flag')
+    if resume:
+        add('--resume', metavar='RUN', help='go on with an interrupted run directory, under its own config.json; '
+                                            'auto takes the newest unfinished one below runs/')
+        add('--allow_config_change', action='store_true', shown=whole,
+            help='with --resume: go on even under other choices or on other rows')
+    add('--config', metavar='FILE', help='read options from a JSON file, such as the config.json of a run')
+    add('-h', '--help', action='help', help='show this help; words behind it ask for groups, or all')
 
 # %% ../../nbs/apps/05_cli.ipynb #64015bdf
 def _from_file(cls, path):
@@ -148,12 +180,15 @@ def read_config(
     resume: bool = False,        # see `make_parser`
 ) -> tuple[Config, dict]:        # the checked configuration; how to resume, as keyword arguments of `train`: empty without --resume
     "Flag over environment over file over default. Raises ValueError or FileNotFoundError, never exits (but for --help)."
+    if (words := _help_words(args)) is not None:
+        make_parser(cls, prog, positional, resume, words).print_help()
+        raise SystemExit(0)
     given, unknown = make_parser(cls, prog, positional, resume).parse_known_args(_canonical(args, cls))
     if unknown:
         flag = unknown[0].partition('=')[0]
         near = difflib.get_close_matches(flag.lstrip('-'), [f.name for f in fields(cls)] + list(_aliases(cls)), 1)
         raise ValueError(f'no option {flag}'
-                         + (f'; did you mean --{near[0]}?' if near else f'; {prog} --help lists them'))
+                         + (f'; did you mean --{near[0]}?' if near else f'; {prog} --help all lists them'))
     given = vars(given)
     run, file, allow = given.pop('resume', None), given.pop('config', None), given.pop('allow_config_change', False)
     if allow and not run: raise ValueError('--allow_config_change is for --resume RUN')
@@ -168,6 +203,12 @@ def read_config(
     values = ((_from_file(cls, file) if file else {})
               | _from_environment(cls, os.environ if environ is None else environ) | flags)
     return cls(**values), dict(resume=Path(run), allow_config_change=allow) if run else {}
+
+
+def _help_words(args):
+    "What stands behind --help or -h; None when nobody asks for help."
+    at = next((i for i, arg in enumerate(args) if arg in ('-h', '--help')), None)
+    return None if at is None else list(itertools.takewhile(lambda arg: not arg.startswith('-'), args[at + 1:]))
 
 
 def _newest_unfinished():

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 import pandas as pd
+from ..config import flat_config
 from ..files import read_json, read_rows
 from ..measure.measures import LOGGED
 
@@ -18,7 +19,7 @@ from ..measure.measures import LOGGED
 class Run:
     "Everything a run directory says, as data frames."
     directory: Path           # where it was read
-    config: dict              # config.json; {} when it cannot be read
+    config: dict              # config.json without its groups, field: value; {} when it cannot be read
     metrics: pd.DataFrame     # a row a step; every step metric of `LOGGED` is a column, nan where not logged
     evals: pd.DataFrame       # step, decoding, metric, value, low, high, n, task, slice
     completions: pd.DataFrame # step, task, prompt, completion, reward, parts, reason, advantage
@@ -67,7 +68,7 @@ def load_run(
     if not directory.is_dir(): raise FileNotFoundError(f'{directory} is not a directory')
     if not any((directory/f).exists() for f in ('config.json', 'metrics.jsonl')):
         raise ValueError(f'{directory} is not a run directory: it has neither config.json nor metrics.jsonl')
-    config = read_json(directory/'config.json', dict, notes)
+    config = flat_config(read_json(directory/'config.json', dict, notes))
     metrics = as_frame(read_rows(directory/'metrics.jsonl', notes), STEP_COLUMNS, ['step'])
     evals = as_frame(read_rows(directory/'eval.jsonl', notes), _COLUMNS['evals'],
                      ['step', 'decoding', 'metric', 'task', 'slice'])
