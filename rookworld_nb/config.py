@@ -9,13 +9,14 @@ __all__ = ['Share', 'Positive', 'PositiveShare', 'NotNegative', 'BelowOne', 'Rew
            'TrainLoss', 'TrainKL', 'TrainUpdates', 'TrainWatching', 'TrainHealth', 'TrainConfig', 'PretrainFront',
            'PretrainRows', 'PretrainTargets', 'PretrainUpdates', 'PretrainWatching', 'PretrainConfig', 'DataConfig',
            'EvalConfig', 'ReportConfig', 'SweepConfig', 'ExportConfig', 'UciConfig', 'Choice', 'describe',
-           'parse_value']
+           'parse_value', 'command_line']
 
 # %% ../nbs/00_config.ipynb #714228a5
 import functools
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import UnionType
@@ -596,3 +597,19 @@ def parse_value(
     except (KeyError, ValueError):
         raise ValueError(f'{choice.name} must be {complaint(choice.annotation, None) or complaint(plain, None)}, '
                          f'not {text!r}') from None
+
+# %% ../nbs/00_config.ipynb #76eb934a
+def command_line(
+    config: Config,                        # of a run: TrainConfig or PretrainConfig
+    without: tuple[str, ...] = ('output_dir',), # fields that are left out
+    always: tuple[str, ...] = (),          # fields that are said even where they are at their default
+) -> str:                                  # ready for a shell; other fields at their default are left out
+    "The command that trains under these choices."
+    words = ['rookworld_' + type(config).__name__.removesuffix('Config').lower()]
+    for f in fields(config):
+        value = getattr(config, f.name)
+        default = value == f.default and type(value) is type(f.default)
+        if f.name in without or default and f.name not in always: continue
+        if isinstance(value, bool): words.append(f'--{f.name}' if value else f'--no_{f.name}')
+        else: words += [f'--{f.name}', 'none' if value is None else str(value)]
+    return shlex.join(words)

@@ -12,7 +12,8 @@ import pytest
 from rookworld_nb.apps.cli import read_config
 from rookworld_nb.config import SweepConfig, TrainConfig
 from rookworld_nb.sweep.sweep import Sweep
-from rookworld_nb.sweep.study import command_line, trials_table
+from rookworld_nb.config import command_line
+from rookworld_nb.sweep.study import trials_table
 from runs import SECONDS, Started, children, some_positions, wait_until
 
 SPACE = '''

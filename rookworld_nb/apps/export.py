@@ -10,14 +10,13 @@ import hashlib
 import importlib.resources
 import json
 import re
-import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import pandas as pd
 import torch
 from huggingface_hub import EvalResult, HfApi, ModelCardData
 from .. import __version__
-from ..config import Config, ExportConfig, PretrainConfig, TrainConfig
+from ..config import Config, ExportConfig, PretrainConfig, TrainConfig, command_line
 from ..files import read_rows
 from ..lm.tokenizer import EOT
 from ..lm.model import GPT
@@ -74,16 +73,10 @@ def _shown(value):
 
 def _typed_command(
     config: Config, # of a run
-    prog: str,      # name of the command
 ) -> str:           # one line for a shell
-    "The command that a configuration stands for, without what is the default."
-    words = [prog]
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if f.name in _PLACES or value == f.default and f.name not in ('seed', 'max_steps'): continue
-        if isinstance(value, bool): words.append(f'--{f.name}' if value else f'--no_{f.name}')
-        else: words += [f'--{f.name}', 'none' if value is None else str(_shown(value))]
-    return shlex.join(words)
+    "The command that a configuration stands for, without what is the default, and with nothing about the machine."
+    shown = {f.name: _shown(getattr(config, f.name)) for f in fields(config)}
+    return command_line(replace(config, **shown), _PLACES, ('seed', 'max_steps'))
 
 # %% ../../nbs/apps/04_export.ipynb #4d3d6dac
 def _data_line(
@@ -122,7 +115,7 @@ def _run_provenance(
     evals, comparison = _overall(read_rows(run/'eval.jsonl')), run/'comparison.json'
     made = f'GRPO, {step} of {config.max_steps} steps, seed {config.seed}, from `{_shown(config.model)}`.'
     return _Provenance(run.resolve().name, config.model, config.data, _data_line(config.data), made,
-        _typed_command(config, 'rookworld_train'),
+        _typed_command(config),
         tuple(r for r in evals if r['step'] == 0), tuple(r for r in evals if r['step'] == step),
         _overall(json.loads(comparison.read_text())) if step == config.max_steps and comparison.is_file() else ())
 
@@ -140,7 +133,7 @@ def _pretrain_provenance(
     made = f'Supervised training, {config.max_steps} steps, seed {config.seed}, {start}, on {rows}.'
     sha = f' (sha256 `{recipe["data_sha256"]}`)' if recipe.get('data_sha256') else ''
     return _Provenance(name, config.init, config.data, f'`{_shown(config.data)}`{sha}', made,
-        _typed_command(config, 'rookworld_pretrain'),
+        _typed_command(config),
         after=tuple(dict(decoding='greedy', **r) for r in _overall(recipe['metrics'])))
 
 

@@ -19,11 +19,11 @@ from pathlib import Path
 import optuna
 import pandas as pd
 from optuna.trial import TrialState
-from ..config import TrainConfig, SweepConfig
+from ..config import SweepConfig, TrainConfig, command_line
 from ..files import read_rows, write_at_once
 from ..page import bar_html, document, escaped, table_html
 from .space import Space, gain_of, shortfall, draw, make_sampler
-from .study import (Sweep, command_line, configurations, importance, success_rate,
+from .study import (Sweep, configurations, importance, success_rate,
                                       trials_table, end_trial, mark_lost, next_trial)
 
 # %% ../../nbs/sweep/03_sweep.ipynb #942bb8e7
