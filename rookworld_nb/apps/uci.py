@@ -241,7 +241,7 @@ class _Quit(Exception):
 
 
 class _Ears:
-    "What the reading thread does."
+    "What the reading thread does: it hears lines."
     def hear(self,
         line: str, # whatever somebody sent
     ) -> None:
@@ -264,6 +264,9 @@ class _Ears:
         self.hang_up()
         if self.loading: self.wake()
 
+# %% ../../nbs/apps/02_uci.ipynb #6dfdff38
+class _Commands(_Ears):
+    "What each word of the protocol does."
     def _quit(self, rest): self.quit()
     def _register(self, rest): pass                          # everybody may use it
     def _ucinewgame(self, rest): self.board = chess.Board()  # nothing else is remembered from game to game
@@ -302,20 +305,9 @@ class _Ears:
         self.searches.append(search := Search(self.board.copy(), replace(go, only=legal)))
         self.jobs.put(lambda: self.search(search))
 
-# %% ../../nbs/apps/02_uci.ipynb #fb0546c1
-class Engine(_Ears):
-    "A UCI engine. One thread calls `hear`, and at the end `hang_up`; one calls `work`."
-    def __init__(self,
-        config: UciConfig, # what it starts with
-        send: Callable,    # takes one line; called by one thread at a time
-        load: Callable,    # (config, log) -> `player.Player` and `player.look_ahead`, or what works like them
-    ):
-        self.config, self.first, self.load, self.send = config, config, load, send
-        self.board, self.searches, self.jobs = chess.Board(), [], queue.SimpleQueue()
-        self.player, self.look, self.loaded = None, None, None
-        self.debug, self.loading, self.over, self.wake = False, False, False, lambda: None
-        self.saying, self.setting = threading.Lock(), threading.Lock()
-
+# %% ../../nbs/apps/02_uci.ipynb #2386d2eb
+class _Speaker(_Commands):
+    "What both threads do: speak, and have the player that the options name."
     def say(self,
         line: str, # what cannot be printed is shown as \x0a
     ) -> None:
@@ -324,15 +316,6 @@ class Engine(_Ears):
         with self.saying:
             try: self.send(line)
             except (OSError, ValueError): self.over = True   # nobody listens any more
-
-    def work(self):
-        "Do what was asked for, one after the other, until it is over."
-        thread = threading.current_thread()
-        if thread is threading.main_thread(): self.wake = lambda: signal.pthread_kill(thread.ident, signal.SIGINT)
-        try:
-            while not self.over and (job := self.jobs.get()): job()
-        except BaseException:
-            if not self.over: raise      # the end of a search, or of loading, that nobody wanted any more
 
     def get_ready(self):
         "Answer `isready`, with the weights loaded."
@@ -364,6 +347,29 @@ class Engine(_Ears):
         try:
             with open(self.config.log, 'a', encoding='utf-8') as f: print(text, file=f)
         except OSError as e: self.say(f'info string {e}')
+
+# %% ../../nbs/apps/02_uci.ipynb #fb0546c1
+class Engine(_Speaker):
+    "A UCI engine. One thread calls `hear`, and at the end `hang_up`; one calls `work`."
+    def __init__(self,
+        config: UciConfig, # what it starts with
+        send: Callable,    # takes one line; called by one thread at a time
+        load: Callable,    # (config, log) -> `player.Player` and `player.look_ahead`, or what works like them
+    ):
+        self.config, self.first, self.load, self.send = config, config, load, send
+        self.board, self.searches, self.jobs = chess.Board(), [], queue.SimpleQueue()
+        self.player, self.look, self.loaded = None, None, None
+        self.debug, self.loading, self.over, self.wake = False, False, False, lambda: None
+        self.saying, self.setting = threading.Lock(), threading.Lock()
+
+    def work(self):
+        "Do what was asked for, one after the other, until it is over."
+        thread = threading.current_thread()
+        if thread is threading.main_thread(): self.wake = lambda: signal.pthread_kill(thread.ident, signal.SIGINT)
+        try:
+            while not self.over and (job := self.jobs.get()): job()
+        except BaseException:
+            if not self.over: raise      # the end of a search, or of loading, that nobody wanted any more
 
     def search(self,
         search: Search, # the next one

@@ -294,7 +294,7 @@ def _close_comparison(out: Path, done: int) -> bool: # the evaluation of step `d
     current, kept = out/'comparison.json', out/f'comparison-step-{done}.json'
     if current.exists():
         ended = TrainConfig.from_json((out/'config.json').read_text()).max_steps == done
-        if ended: os.replace(current, kept)
+        if ended: current.replace(kept)
         else: current.unlink()
     return kept.exists()
 
