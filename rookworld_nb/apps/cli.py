@@ -128,22 +128,23 @@ def make_parser(
     parts = {word: parser.add_argument_group(f'{word} – {group.__doc__.rstrip(".")}' if len(groups) > 1 else 'options')
              for word, group in groups.items()}
     for choice in describe(cls): _add(parts[choice.group], choice, choice.group in shown)
-    _add_common(parser.add_argument_group('and'), positional, resume, 'front' in shown, whole)
+    _add_common(parser.add_argument_group('and'), positional, resume, list(groups), shown)
     return parser
 
 
-def _add_common(group, positional, resume, shown, whole):
+def _add_common(part, positional, resume, groups, shown):
     "What belongs to the command, not to its configuration."
-    def add(*names, help, shown=shown, **kw):
-        group.add_argument(*names, default=argparse.SUPPRESS, help=help if shown else argparse.SUPPRESS, **kw)
+    def add(*names, help, always=True, **kw):
+        seen = 'front' in shown and (always or shown == groups)
+        part.add_argument(*names, default=argparse.SUPPRESS, help=help if seen else argparse.SUPPRESS, **kw)
     for name in positional.split(): add(name, nargs='?', help='the same without its flag')
     if resume:
         add('--resume', metavar='RUN', help='go on with an interrupted run directory, under its own config.json; '
                                             'auto takes the newest unfinished one below runs/')
-        add('--allow_config_change', action='store_true', shown=whole,
+        add('--allow_config_change', action='store_true', always=False,
             help='with --resume: go on even under other choices or on other rows')
     add('--config', metavar='FILE', help='read options from a JSON file, such as the config.json of a run')
-    add('-h', '--help', action='help', help='show this help; words behind it ask for groups, or all')
+    add('-h', '--help', action='help', help='show this help' + '; words behind it ask for groups, or all' * (len(groups) > 1))
 
 # %% ../../nbs/apps/05_cli.ipynb #64015bdf
 def _from_file(cls, path):
