@@ -186,8 +186,8 @@ def prepare(tree, home):
         (tree/source).unlink()
         (tree/notebook(page)).write_text(json.dumps({**books[source], 'cells': cells}), encoding='utf-8')
     for run in {f.parent for f in tree.rglob('metrics.jsonl')}:
-        from rookworld_nb.report.report import write_report
-        write_report(run)
+        from rookworld_nb.report.report import write_post_mortem, write_report
+        (write_post_mortem if (run/'post_mortem.json').exists() else write_report)(run)
     sidebar = tree/'sidebar.yml'
     sidebar.write_text(yaml.safe_dump(renamed(yaml.safe_load(sidebar.read_text(encoding='utf-8')), names), sort_keys=False), encoding='utf-8')
     config = yaml.safe_load((tree/'_quarto.yml').read_text(encoding='utf-8'))

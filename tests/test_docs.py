@@ -151,7 +151,9 @@ def test_every_notebook_is_a_page_with_its_markdown(site):
 def test_every_run_has_its_report(site):
     runs = [f.parent for f in ROOT.glob('nbs/**/metrics.jsonl')]
     assert runs
-    for run in runs: assert 'GRPO run' in (site/run.relative_to(ROOT/'nbs')/'report.html').read_text(encoding='utf-8')
+    for run in runs:
+        page = 'post_mortem.html' if (run/'post_mortem.json').exists() else 'report.html'
+        assert 'GRPO run' in (site/run.relative_to(ROOT/'nbs')/page).read_text(encoding='utf-8')
 
 
 @pytest.fixture(scope='module')
