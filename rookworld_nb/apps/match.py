@@ -34,7 +34,7 @@ from .play import Player, Question, load_player
 def elo(
     score: float, # share of the points, 0 to 1
 ) -> float:       # -inf at 0, inf at 1
-    "How much stronger somebody is who scores so, in Elo points."
+    "The Elo difference that belongs to a score."
     if score <= 0: return -math.inf
     return math.inf if score >= 1 else 400*math.log10(score/(1 - score))
 
@@ -42,7 +42,7 @@ def elo(
 def _pair_interval(
     pairs: np.ndarray, # (n,) float, points of each pair, divided by 2: 0, 0.25, 0.5, 0.75 or 1; at least one
 ) -> tuple[float, float]: # low and high end of the 95 % interval of the score
-    "How sure the score of paired games is."
+    "The 95 % interval of the score of paired games."
     pairs = np.asarray(pairs, float)
     seen = np.append(pairs, [0.0, 1.0])
     weight = np.append(np.ones(len(pairs)), [0.5, 0.5])
@@ -56,7 +56,7 @@ _OPENING_PLIES = 4
 def _openings(
     seed: int = 0,              # same seed, same openings; a longer list begins with the shorter
 ) -> Iterator[tuple[str, ...]]: # moves from the start position, UCI
-    "Quiet openings without end, no position twice."
+    "An endless series of quiet openings, no position twice."
     rng, seen = random.Random(seed), set()
     while True:
         board = chess.Board()
@@ -69,7 +69,7 @@ def _openings(
 
 # %% ../../nbs/apps/03_match.ipynb #6a4d4468
 def model_side(
-    player: Player, # who answers
+    player: Player, # the player that answers
 ) -> Callable:      # (boards, game numbers) -> moves, and for each whether the rules helped
     "The model as one side of a match."
     def choose(boards, games):
@@ -92,7 +92,7 @@ def _engine_side(
     engine: chess.engine.SimpleEngine, # UCI or XBoard
     limit: chess.engine.Limit,         # for each move
 ) -> Callable:                         # as of `model_side`
-    "Another program: asked board by board, told when the game is another one."
+    "Another program: asked board by board, and told when a new game begins."
     def choose(boards, games):
         return [engine.play(b, limit, game=g).move for b, g in zip(boards, games)], [False]*len(boards)
     return choose
@@ -101,8 +101,8 @@ def _engine_side(
 def _ended_by(
     board: chess.Board, # with all moves of the game
     max_plies: int,     # half-moves, at most
-) -> tuple[str, float]: # what ended it and the points of White; ('', nan) while it goes on
-    "Has the rule book ended this game? Draws need not be claimed."
+) -> tuple[str, float]: # the kind of end and the points of White; ('', nan) while the game goes on
+    "The end of a game by the rules; draws need no claim."
     if outcome := board.outcome():
         points = 0.5 if outcome.winner is None else float(outcome.winner)
         return outcome.termination.name.lower(), points
@@ -114,11 +114,11 @@ def _ended_by(
 # %% ../../nbs/apps/03_match.ipynb #01254839
 def play_match(
     ours: Callable,       # the side that is measured, see `model_side`
-    theirs: Callable,     # the other one
+    theirs: Callable,     # the other side
     pairs: int,           # openings, each played twice
     seed: int = 0,        # of the openings
     max_plies: int = 200, # half-moves of a game, at most, those of the opening included
-) -> pd.DataFrame:        # a row a game: pair, white (True: we are), points (0, 0.5 or 1: ours), ended_by, plies, helped and their_help (moves that the rules chose), moves (UCI)
+) -> pd.DataFrame:        # one row per game: pair, white (True: we are), points (0, 0.5 or 1: ours), ended_by, plies, helped and their_help (moves that the rules chose), moves (UCI)
     "Every opening from both sides."
     games = [(pair, white, _played(opening)) for pair, opening in enumerate(islice(_openings(seed), pairs)) for white in (True, False)]
     helped = np.zeros((len(games), 2), int)
@@ -151,7 +151,7 @@ def _row(pair, white, board, max_plies, help):
 def _summarize_match(
     games: pd.DataFrame, # see `play_match`
 ) -> dict:               # games, wins, draws, losses, score with low and high, elo with elo_low and elo_high, helped (share of our moves)
-    "What a match says. The intervals are of 95 %."
+    "The result of a match, with 95 % intervals."
     pairs = games.groupby('pair').points.mean()
     score, (low, high) = float(pairs.mean()), _pair_interval(pairs.to_numpy())
     ours = ((games.plies + games.white)//2).sum() - len(games)*_OPENING_PLIES//2
@@ -164,7 +164,7 @@ def _signed(x): return ('+' if x > 0 else '-')+'inf' if math.isinf(x) else f'{x:
 
 
 def _match_lines(
-    title: str,          # who against whom, and how
+    title: str,          # the players and the settings
     games: pd.DataFrame, # see `play_match`
 ) -> list[str]:
     "A match in four lines."
@@ -176,10 +176,10 @@ def _match_lines(
             f'ended by {", ".join(f"{name} {n}" for name, n in ends.items())}', *(helped if r['helped'] or games.their_help.sum() else [])]
 
 # %% ../../nbs/apps/03_match.ipynb #be857ef7
-_SECONDS = 10.0   # an engine may take to start, and over its limit
+_SECONDS = 10.0   # for the start of an engine, and for exceeding its limit
 
 class _XBoard(chess.engine.XBoardProtocol):
-    "For engines that cannot be given a position, too: here all games begin at the first move."
+    "Also for engines that cannot be given a position: here all games begin at the first move."
     def _line_received(self, line): super()._line_received(line.replace('setboard=0', 'setboard=1'))
 
 
@@ -208,7 +208,7 @@ def _found(path, name):
 def _opponent_side(
     config: EvalConfig, # opponent, seed, nodes, stockfish_path, device
 ):                      # a context manager that gives a side, see `model_side`
-    "The opponent that a name means: random, stockfish:LEVEL, fairymax:DEPTH, the path of a UCI engine, or a model."
+    "An opponent by name: random, stockfish:LEVEL, fairymax:DEPTH, the path of a UCI engine, or a model."
     name, limit = config.opponent, chess.engine.Limit(nodes=config.nodes)
     kind = name.partition(':')[0]
     if name == 'random': return nullcontext(_random_side(config.seed))
@@ -248,7 +248,7 @@ def _match_pgn(
 def run_match(
     config: EvalConfig, # model, opponent, games, and how
 ) -> pd.DataFrame:      # see `play_match`
-    "Play, print, and write."
+    "Play, print and write."
     files = output_files(config.output, 'match', ('json', 'csv', 'pgn'))
     with _opponent_side(config) as theirs:
         ours = model_side(load_player(_settings(config, config.model)))

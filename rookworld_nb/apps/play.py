@@ -30,7 +30,7 @@ def _read_answer(
     task: PolicyTask|EnvTask,       # what was asked
     text: str,                      # what the model wrote
 ) -> PolicyAnswer|EnvAnswer|None:   # None when it cannot be read
-    "The typed answer; spacing is forgiven."
+    "The typed answer; spacing does not matter."
     try: return parse_completion(task.prompt(), text, strict=False)
     except ValueError: return None
 
@@ -40,7 +40,7 @@ def play_move(
     tokenizer,                # see `load_tokenizer`
     fen: str,                 # a six-field FEN
     temperature: float = 0.0, # of sampling; 0 is greedy
-    top_k: int = 0,           # draw among the k most likely tokens; 0: all
+    top_k: int = 0,           # draw from the k most likely tokens; 0: all
     seed: int = 0,            # of the draw
     max_new_tokens: int = 144, # longest answer
 ) -> str:                     # UCI, legal or not; '' when the answer cannot be read
@@ -52,19 +52,19 @@ def play_move(
 
 # %% ../../nbs/apps/01_play.ipynb #a3999cea
 FAULTS = {'illegal move': 'player', 'unreadable move': 'player',
-          'wrong position': 'world', 'wrong verdict': 'world'}  # who made it
+          'wrong position': 'world', 'wrong verdict': 'world'}  # who made the mistake
 ENDS = (*FAULTS, 'mate', 'draw', 'max_plies')
 _HISTORY = 10   # half-moves of the past in an A prompt, the current one included
 
 # %% ../../nbs/apps/01_play.ipynb #1c487e19
 class Game:
-    "One game: where it stands, and how it ended."
+    "One game: its position, and how it ended."
     def __init__(
         self,
         fen: str, # to start from; the game is not over there
     ):
         board = chess.Board(fen)
-        # published positions name one after every double push
+        # published positions name an en-passant square after every double push
         impossible = board.status() & ~chess.STATUS_INVALID_EP_SQUARE
         if impossible or board.is_game_over():
             raise ValueError(f'no game starts from {fen!r}: the position is impossible, or the game is over')
@@ -116,9 +116,9 @@ def _answer_tasks(
     temperature: float = 0.0, # of sampling; 0 is greedy
     top_k: int = 0,           # draw among the k most likely tokens; 0: all
     seed: int = 0,            # of the draw
-    limits: dict|None = None, # most tokens of an answer to 'P' and to 'A'; None: 144 of either
-) -> list[str]:               # one completion a task, see `_read_answer`
-    "What the model writes to several questions, asked at once."
+    limits: dict|None = None, # most tokens of an answer to 'P' and to 'A'; None: 144 for both
+) -> list[str]:               # one completion per task, see `_read_answer`
+    "The completions of the model for several tasks, asked at once."
     most = limits and [limits['P' if isinstance(t, PolicyTask) else 'A'] for t in tasks]
     return generate(model, tokenizer, [t.prompt(tokenizer.style) for t in tasks], limits=most,
                     temperature=temperature, top_k=top_k, seed=seed).completions
@@ -128,14 +128,14 @@ def self_play(
     model,                      # a `GPT`
     tokenizer,                  # see `load_tokenizer`
     games: int = 10,            # at least 1
-    temperature: float = 0.6,   # of player and world; 0 is greedy, and then games from one position are all the same
+    temperature: float = 0.6,   # of player and world; 0 is greedy, and then all games from one position are the same
     top_k: int = 5,             # draw among the k most likely tokens; 0: all
     max_plies: int = 200,       # half-moves, at most
-    seed: int = 0,              # same seed and number of games, same games
+    seed: int = 0,              # the same seed and number of games give the same games
     fens: list|None = None,     # positions to start from, taken in turn; None: the start of the game
-    world: str = 'model',       # who says what a move leads to: 'model', or 'rules' to test the player alone
-    limits: dict|None = None,   # most tokens of the player's answers, 'P', and the world's, 'A'; None: 144 of either
-) -> pd.DataFrame:              # a row a game: start, plies (legal half-moves), ended_by (see `ENDS`), fen, moves (UCI), said (last answer), world
+    world: str = 'model',       # who gives the next position: 'model', or 'rules' to test the player alone
+    limits: dict|None = None,   # most tokens of the player's answers, 'P', and the world's, 'A'; None: 144 for both
+) -> pd.DataFrame:              # one row per game: start, plies (legal half-moves), ended_by (see `ENDS`), fen, moves (UCI), said (last answer), world
     "The model plays against itself until something ends the game."
     if world not in ('model', 'rules'): raise ValueError(f"world must be 'model' or 'rules', not {world!r}")
     for name, value in (('games', games), ('max_plies', max_plies)):
@@ -143,7 +143,7 @@ def self_play(
     starts = fens or [START_FEN]
     every = [Game(starts[i % len(starts)]) for i in range(games)]
     for ply in range(max_plies):
-        draw = 2*(seed*1_000_003 + ply)     # another one for every question, and for every seed
+        draw = 2*(seed*1_000_003 + ply)     # different for every question and every seed
         going = [g for g in every if g.ended_by is None]
         if not going: break
         said = _answer_tasks(model, tokenizer, [g.asks_move() for g in going], temperature, top_k, draw, limits)
@@ -161,7 +161,7 @@ def summarize_play(
     games: pd.DataFrame, # see `self_play`; several frames may be concatenated
     seed: int = 0,       # of the bootstrap
 ) -> pd.DataFrame:       # columns world, metric, value, low, high, n
-    "Legal half-moves a game, illegal share of the player's half-moves, and faults of the world a legal half-move, with 95 % intervals."
+    "Legal half-moves per game, illegal share of the player's half-moves, and faults of the world per legal half-move, with 95 % intervals."
     found = []
     for world, rows in games.groupby('world', sort=False):
         plies, faults = rows.plies.to_numpy(float), rows.ended_by.map(FAULTS)
@@ -175,7 +175,7 @@ def summarize_play(
 # %% ../../nbs/apps/01_play.ipynb #094f5fe8
 @dataclass(frozen=True)
 class Question:
-    "A position, and how the game came to it."
+    "A position, and the moves that led to it."
     fen: str                    # six fields
     moves: tuple[str, ...] = () # half-moves up to it, UCI, oldest first; the last nine matter
     only: tuple[str, ...] = ()  # play one of these; empty: any
@@ -186,21 +186,21 @@ class Question:
         board: chess.Board,          # with its moves
         only: tuple[str, ...] = (),  # see `Question`
     ) -> 'Question':
-        "What is asked about a board."
+        "The question for a board."
         return cls(board.fen(), tuple(m.uci() for m in board.move_stack[-_HISTORY:]), tuple(only))
 
     def allows(
         self,
         uci: str, # any move
     ) -> bool:
-        "Is it one of those that may be played?"
+        "Is the move allowed by `only`?"
         return not self.only or uci in self.only
 
     def asks_world(
         self,
         uci: str, # a move here
     ) -> EnvTask:
-        "Where does it lead?"
+        "The A task for a move."
         return EnvTask(self.fen, uci, ' '.join((*self.moves, uci)[-_HISTORY:]))
 
     def then(
@@ -215,7 +215,7 @@ class Question:
 def _named_moves(
     answer: PolicyAnswer|None, # None: it could not be read
 ) -> list[tuple[str, float|None]]: # move in UCI, pawns from the side to move; each move once
-    "All moves of an answer, the one to play first, then by the model's own evaluation."
+    "All moves of an answer: the choice first, then by the model's own evaluation."
     if answer is None: return []
     values = {}
     for move, pawns in zip_longest(answer.moves, answer.evals[:len(answer.moves)]): values.setdefault(move, pawns)
@@ -226,15 +226,15 @@ def _named_moves(
 def _rules_world(
     question: Question,   # the position
     moves: list[str],     # UCI, legal or not
-) -> dict[str, EnvAnswer]: # the legal ones, and what they lead to
-    "What the rules say about some moves."
+) -> dict[str, EnvAnswer]: # the legal moves, and where they lead
+    "The answers of the rules for some moves."
     tasks = [question.asks_world(m) for m in moves]
     found = {t.uci: transition(t.fen, t.uci, t.history) for t in tasks}
     return {m: EnvAnswer(**vars(t)) for m, t in found.items() if not t.truncated}
 
 # %% ../../nbs/apps/01_play.ipynb #cb399902
 def _until_written(tokenizer, task, uci):
-    "Ids of a completion that begins with a move, as far as the move goes."
+    "The ids of a completion that begins with a move, up to the end of the move."
     text = PolicyAnswer((uci,), (0.0,), uci).text(tokenizer.style, task.fen)
     ids, end = tokenizer.encode(text), text.index(uci) + len(uci)
     return ids[:next(n for n in range(1, len(ids) + 1) if len(tokenizer.decode(ids[:n])) >= end)]
@@ -246,7 +246,7 @@ def _move_logprobs(
     fen: str,         # a position
     moves: list[str], # UCI, at least one
 ) -> Tensor:          # (n,) float, nats; that the completion begins with this move
-    "How likely the model is to name each move first."
+    "The log-probability of each move as the first one of the answer."
     task, device = PolicyTask(fen), model.wte.weight.device
     prompt = task.prompt(tokenizer.style)
     prompt_ids, prompt_mask = pad_batch([tokenizer.encode(prompt)], device=device)
@@ -262,10 +262,10 @@ class _Stopped(Exception):
 
 
 class _Interruptible:
-    "A model that looks up before every token."
+    "A model that checks before every token whether it should stop."
     def __init__(self,
         model,             # a `GPT`
-        stopped: Callable, # () -> True when it is to stop
+        stopped: Callable, # () -> True when it should stop
     ):
         self._model, self._stopped = model, stopped
 
@@ -279,33 +279,33 @@ class _Interruptible:
 # %% ../../nbs/apps/01_play.ipynb #f169585c
 @dataclass(frozen=True)
 class Thought:
-    "What the model makes of a position."
+    "The answer of the model for a position, and what can be played."
     text: str = ''     # its answer, as written
-    moves: tuple[tuple[str, float|None], ...] = () # what can be played, best first, with its evaluation: pawns from the side to move
+    moves: tuple[tuple[str, float|None], ...] = () # moves that can be played, best first, with their evaluation: pawns, from the side to move
     leads: dict[str, EnvAnswer] = field(default_factory=dict) # where these moves lead
-    refused: tuple[str, ...] = () # what it named and cannot be played
-    helped: str = ''   # 'odds' or 'chance' when the rules had to choose
+    refused: tuple[str, ...] = () # moves it named that cannot be played
+    helped: str = ''   # 'odds' or 'chance' when the rules had to help
 
 # %% ../../nbs/apps/01_play.ipynb #de92b5a5
 def _seed(config, draw): return config.seed*1_000_003 + draw
 
 
 def _drawn(logprobs, config, draw):
-    "The place of the most likely move; at a temperature, of one drawn."
+    "The index of the most likely move; above temperature 0, of a drawn one."
     if not config.temperature: return int(logprobs.argmax())
     p = (logprobs.double()/config.temperature).softmax(0).cpu()
     return int(torch.multinomial(p, 1, generator=torch.Generator().manual_seed(_seed(config, draw))))
 
 
 def _chosen(player, fen, legal, draw):
-    "One of some legal moves, and who chose it: the odds of the model, or chance."
+    "One of the legal moves, and who chose it: the model's probabilities (odds), or chance."
     try: return legal[_drawn(_move_logprobs(player.whole, player.tokenizer, fen, legal), player.config, draw)], 'odds'
     except (ValueError, RuntimeError):   # too long for the model, or out of memory
         return random.Random(f'{player.config.seed} {fen}').choice(legal), 'chance'
 
 
 def _check_world(task, text, log):
-    "Tell the log where the world model is wrong."
+    "Write errors of the world model to the log."
     try: truth = EnvAnswer(**vars(transition(task.fen, task.uci, task.history)))
     except ValueError: return     # an imagined position that no board can show
     if _read_answer(task, text) != truth:
@@ -318,15 +318,15 @@ class Player:
         model,                            # a `GPT`
         tokenizer,                        # see `load_tokenizer`
         config: UciConfig = UciConfig(),  # temperature, top_k, seed, world_model; may be changed between questions
-        log: Callable = lambda text: None, # is told what the world model gets wrong, a line each
+        log: Callable = lambda text: None, # takes the errors of the world model, one line each
     ):
         self.tokenizer, self.config, self.log, self.stopped = tokenizer, config, log, lambda: False
         self.model, self.whole = _Interruptible(model, lambda: self.stopped()), model
 
     def worlds(self,
         asked: list[tuple[Question, list[str]]], # positions, and moves there
-    ) -> list[dict[str, EnvAnswer]]:             # for each, where those moves lead that can be played
-        "What moves lead to: the rules know, or the model believes."
+    ) -> list[dict[str, EnvAnswer]]:             # for each position, where its playable moves lead
+        "The results of moves, by the rules or by the model itself."
         if not self.config.world_model: return [_rules_world(q, moves) for q, moves in asked]
         tasks = [q.asks_world(m) for q, moves in asked for m in moves]
         said = dict(zip(tasks, _answer_tasks(self.model, self.tokenizer, tasks) if tasks else []))
@@ -336,9 +336,9 @@ class Player:
 
     def think(self,
         questions: list[Question], # at least one, all asked at once
-        draw: int = 0,             # another number, another draw; no matter where greedy
-    ) -> list[Thought]:            # nobody helps: `moves` may be empty
-        "What the model answers, and what of it can be played."
+        draw: int = 0,             # number of the draw; no effect when greedy
+    ) -> list[Thought]:            # without help: `moves` may be empty
+        "The answers of the model, and the moves that can be played."
         tasks = [PolicyTask(q.fen) for q in questions]
         texts = _answer_tasks(self.model, self.tokenizer, tasks, self.config.temperature, self.config.top_k, _seed(self.config, draw))
         named = [[(m, e) for m, e in _named_moves(_read_answer(t, text)) if q.allows(m)] for q, t, text in zip(questions, tasks, texts)]
@@ -351,7 +351,7 @@ class Player:
         thought: Thought = Thought(), # of which nothing can be played
         draw: int = 0,                # see `think`
     ) -> Thought:                     # `moves` is empty only where no move is legal
-        "The legal move that the model would most likely have named; at a temperature, drawn."
+        "The legal move that the model would most likely have named; above temperature 0, a drawn one."
         if not (legal := sorted(filter(question.allows, legal_moves(question.fen)))): return thought
         move, helped = _chosen(self, question.fen, legal, draw)
         return replace(thought, moves=((move, None),), leads=_rules_world(question, [move]), helped=helped)
@@ -360,18 +360,18 @@ class Player:
         questions: list[Question], # at least one, all asked at once
         draw: int = 0,             # see `think`
     ) -> list[Thought]:            # `moves` is empty only where no move is legal
-        "What is played: what the model chooses, helped where nothing of it can be played."
+        "The move to play: the choice of the model, with help where none of its moves can be played."
         return [t if t.moves else self.help(q, t, draw) for q, t in zip(questions, self.think(questions, draw))]
 
 # %% ../../nbs/apps/01_play.ipynb #3ac3c409
 def look_ahead(
-    player: Player,             # who thinks
+    player: Player,             # the player
     board: chess.Board,         # with the moves that led to it
     only: tuple[str, ...] = (), # play one of these; empty: any
     draw: int = 0,              # see `Player.think`
     depth: int = 1,             # half-moves of the line, at most
-) -> Iterator[tuple[Thought, tuple[str, ...]]]: # what is thought of the position; the line, one half-move longer each time
-    "The decision, then what the model expects. Nothing where no move is legal."
+) -> Iterator[tuple[Thought, tuple[str, ...]]]: # the thought about the position; the line, one half-move longer each time
+    "The decision, then the expected line. Empty where no move is legal."
     question, line = Question.of(board, only), ()
     try:
         first = thought = player.decide([question], draw)[0]

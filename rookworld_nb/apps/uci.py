@@ -22,7 +22,7 @@ from .. import __version__
 from ..config import UciConfig, describe, kind_of, parse_value
 
 # %% ../../nbs/apps/02_uci.ipynb #f56f3907
-_MOST_CENTIPAWNS = 30_000   # more than that is nonsense, but not to be hidden
+_MOST_CENTIPAWNS = 30_000   # larger values are nonsense, but are shown
 
 def _uci_score(
     pawns: float, # from the side to move; mate in n is 1000 - n/100, being mated the negative
@@ -35,16 +35,16 @@ def _uci_score(
 
 # %% ../../nbs/apps/02_uci.ipynb #dae7fd15
 def _read_position(
-    text: str, # what follows 'position'
+    text: str, # the text after 'position'
 ) -> chess.Board: # with the moves that led to it
-    "The board after `startpos` or `fen ...`, and `moves ...`. ValueError says what is wrong with it."
+    "The board after `startpos` or `fen ...`, and `moves ...`. Raises ValueError with the fault."
     where, _, moves = f' {" ".join(text.split())} '.partition(' moves ')
     kind, _, fen = where.strip().partition(' ')
     if kind not in ('startpos', 'fen'): raise ValueError("position needs 'startpos' or 'fen' and a FEN")
     if kind == 'startpos' and fen: raise ValueError(f"'moves' is missing before {fen!r:.40}")
     try: board = chess.Board(fen) if kind == 'fen' else chess.Board()
     except ValueError: raise ValueError(f'not a FEN: {fen!r:.100}') from None
-    # what a position may have and still be played: an en-passant square that nobody can use, lost castling rights
+    # tolerated defects: an en-passant square that nobody can use, lost castling rights
     if board.status() & ~(chess.STATUS_INVALID_EP_SQUARE | chess.STATUS_BAD_CASTLING_RIGHTS):
         raise ValueError(f'a position that cannot be: {fen!r:.100}')
     for n, uci in enumerate(moves.split(), 1):
@@ -57,7 +57,7 @@ def _read_position(
 # %% ../../nbs/apps/02_uci.ipynb #5b49cb6b
 @dataclass(frozen=True)
 class Go:
-    "What a `go` asks for."
+    "The limits of a `go`."
     only: tuple[str, ...] = ()  # `searchmoves`; empty: any
     depth: int|None = None      # half-moves of the line
     times: dict[str, int] = field(default_factory=dict) # movetime, wtime, btime, winc, binc in milliseconds; movestogo
@@ -68,7 +68,7 @@ class Go:
         self,
         white: bool, # who is to move
     ) -> float|None: # None: no limit
-        "How long the thinking may take."
+        "The longest time to think."
         if 'movetime' in self.times: return max(self.times['movetime'], 1)/1000
         side = 'w' if white else 'b'
         if (left := self.times.get(f'{side}time')) is None: return None
@@ -79,9 +79,9 @@ class Go:
 _NUMBERS = ('wtime', 'btime', 'winc', 'binc', 'movestogo', 'movetime', 'depth', 'nodes', 'mate')
 
 def _read_go(
-    text: str, # what follows 'go'
-) -> tuple[Go, list[str]]: # and what is wrong with it, a sentence each
-    "Read the limits of a search; what is wrong is left out. `nodes` and `mate` are understood and limit nothing: there is no tree."
+    text: str, # the text after 'go'
+) -> tuple[Go, list[str]]: # and one sentence for each fault
+    "Read the limits of a search and skip the faulty ones. `nodes` and `mate` are accepted but limit nothing, because there is no tree."
     found, only, wrong, words = {}, [], [], text.split()
     i = 0
     while i < len(words):
@@ -110,14 +110,14 @@ def _range(field): return _SPINS.get(field, (0, 2**31 - 1))
 def _uci_name(
     field: str, # of `UciConfig`
 ) -> str:
-    "What an option is called in a chess program."
+    "The name of an option in a chess program."
     return _UCI_NAMES.get(field) or ''.join(w.capitalize() for w in field.split('_'))
 
 
 def _option_lines(
     config: UciConfig, # its values are the defaults
 ) -> list[str]:
-    "What the engine offers to be set."
+    "The options of the engine, as UCI lines."
     lines = []
     for name, choice in _choices().items():
         plain, value = kind_of(choice.annotation)[0], getattr(config, choice.name)
@@ -129,10 +129,10 @@ def _option_lines(
 
 
 def _set_option(
-    config: UciConfig, # before
-    text: str,         # what follows 'setoption'
-) -> UciConfig:        # after
-    "One option set. ValueError says why not."
+    config: UciConfig, # before the change
+    text: str,         # the text after 'setoption'
+) -> UciConfig:        # after the change
+    "Set one option. Raises ValueError with the reason when that is impossible."
     word, _, rest = text.strip().partition(' ')
     if word != 'name' or not rest.strip(): raise ValueError("setoption needs 'name' and a name")
     name, *value = re.split(r'\s+value(?!\S)', rest, maxsplit=1)
@@ -149,7 +149,7 @@ def _set_option(
 # %% ../../nbs/apps/02_uci.ipynb #61146f23
 def _info_lines(
     thought,                 # `player.Thought`
-    line: tuple[str, ...],   # what the model expects, its move first
+    line: tuple[str, ...],   # the expected line, the move first
     config: UciConfig,       # multipv
     milliseconds: int,       # since `go`
 ) -> list[str]:
@@ -162,8 +162,8 @@ def _info_lines(
 
 def _help_line(
     thought, # `player.Thought`
-) -> str:    # '' when nobody helped
-    "Say that the rules have chosen, and why."
+) -> str:    # '' when the rules did not help
+    "Report that the rules have chosen, and why."
     if not thought.helped: return ''
     why = f'{" ".join(thought.refused)}: not legal' if thought.refused else f'no move can be read in {thought.text!r:.100}'
     who = {'odds': "the legal move that the model finds likeliest", 'chance': 'any legal move, by seed'}[thought.helped]
@@ -171,7 +171,7 @@ def _help_line(
 
 # %% ../../nbs/apps/02_uci.ipynb #31b9f306
 class Search:
-    "One `go`: what is asked, when thinking has to end, and when the answer may be given."
+    "One `go`: its limits, when thinking has to end, and when the answer may be given."
     def __init__(self,
         board: chess.Board, # belongs to the search
         go: Go,             # limits
@@ -181,17 +181,17 @@ class Search:
         if not go.ponder: self.begin()
 
     @property
-    def waits(self) -> bool: # does somebody have to allow the answer?
-        "Is this search without an end of its own?"
+    def waits(self) -> bool: # True: the answer has to be allowed first
+        "Is this an infinite or a ponder search?"
         return self.go.ponder or self.go.infinite
 
     def begin(self):
-        "The clock runs: from the start, or from `ponderhit` on."
+        "Start the clock: at the beginning, or at `ponderhit`."
         if seconds := self.go.seconds(self.board.turn): self.deadline = time.monotonic() + seconds
         if not self.go.infinite: self.free.set()
 
     def end(self):
-        "An answer is wanted now."
+        "End the thinking and allow the answer."
         self.stop.set()
         self.free.set()
 
@@ -204,13 +204,13 @@ _DEEPEST = 20   # half-moves of a line, at most
 
 def _think(
     search: Search,    # what is asked
-    player,            # `player.Player`, or what thinks like one
-    look: Callable,    # `player.look_ahead`
+    player,            # `play.Player`, or a stand-in
+    look: Callable,    # `play.look_ahead`
     config: UciConfig, # seed, multipv, ponder
     say: Callable,     # takes one line
-    debug: bool = False, # say what the model wrote, too
-) -> tuple[str, ...]:  # the move, and the reply that is expected, where there is one
-    "What the model plays; what it thinks is said on the way."
+    debug: bool = False, # also report what the model wrote
+) -> tuple[str, ...]:  # the move, and the expected reply, where there is one
+    "The move of the model; its thoughts are reported on the way."
     if not any(search.board.legal_moves):
         say('info depth 0 score ' + ('mate 0' if search.board.is_check() else 'cp 0'))
         return ('0000',)
@@ -227,7 +227,7 @@ def _any_move(
     search: Search,    # what is asked
     config: UciConfig, # seed
 ) -> tuple[str]:       # legal, or 0000
-    "The last resort."
+    "Any legal move, as the last resort."
     legal = search.go.only or sorted(m.uci() for m in search.board.legal_moves) or ['0000']
     return (random.Random(f'{config.seed} {search.board.fen()}').choice(legal),)
 
@@ -237,15 +237,15 @@ _COMMAND = re.compile(rf'(?<!\S)({"|".join(_COMMANDS)})(?!\S)')
 LONGEST = 128*1024   # characters of a line, at most
 
 class _Quit(Exception):
-    "The other side has gone: no answer is wanted any more."
+    "The other side has gone: no answer is needed."
 
 
 class _Ears:
     "What the reading thread does: it hears lines."
     def hear(self,
-        line: str, # whatever somebody sent
+        line: str, # any text
     ) -> None:
-        "Do what a line says, without waiting for anything."
+        "Handle a line without waiting."
         found = _COMMAND.search(line)
         if len(line) > LONGEST: self.say(f'info string a line of more than {LONGEST} characters is ignored')
         elif found:
@@ -254,12 +254,12 @@ class _Ears:
         elif line.strip(): self.say(f'info string not understood: {line.strip()!r:.100}')
 
     def hang_up(self):
-        "There will be no more lines: what was asked for is finished, then it is over."
+        "No more lines will come: finish the jobs, then stop."
         for search in list(self.searches): search.free.set()
         self.jobs.put(None)
 
     def quit(self):
-        "It is over, at once."
+        "Stop at once."
         self.over = True
         self.hang_up()
         if self.loading: self.wake()
@@ -305,17 +305,17 @@ class _Commands(_Ears):
         self.searches.append(search := Search(self.board.copy(), replace(go, only=legal)))
         self.jobs.put(lambda: self.search(search))
 
-# %% ../../nbs/apps/02_uci.ipynb #2386d2eb
+# %% ../../nbs/apps/02_uci.ipynb #18e10d00
 class _Speaker(_Commands):
     "What both threads do: speak, and have the player that the options name."
     def say(self,
-        line: str, # what cannot be printed is shown as \x0a
+        line: str, # unprintable characters are shown as \x0a
     ) -> None:
         "Send one line."
         line = ''.join(c if c.isprintable() else f'\\x{ord(c):02x}' for c in line)
         with self.saying:
             try: self.send(line)
-            except (OSError, ValueError): self.over = True   # nobody listens any more
+            except (OSError, ValueError): self.over = True   # the other side has closed the pipe
 
     def get_ready(self):
         "Answer `isready`, with the weights loaded."
@@ -323,7 +323,7 @@ class _Speaker(_Commands):
         self.say('readyok')
 
     def ensure(self):
-        "Have the player that the options name."
+        "Load the player that the options name."
         config, names = self.config, lambda c: (c.model, c.device, c.threads)
         if self.loaded is not None and names(self.loaded) == names(config): return
         try:
@@ -339,9 +339,9 @@ class _Speaker(_Commands):
         finally: self.loading = False
 
     def log(self,
-        text: str, # what the world model got wrong
+        text: str, # an error of the world model
     ) -> None:
-        "Write it where it can be found."
+        "Write it to the log file."
         if self.debug: self.say(f'info string {text}')
         if not self.config.log: return print(text, file=sys.stderr, flush=True)
         try:
@@ -352,9 +352,9 @@ class _Speaker(_Commands):
 class Engine(_Speaker):
     "A UCI engine. One thread calls `hear`, and at the end `hang_up`; one calls `work`."
     def __init__(self,
-        config: UciConfig, # what it starts with
+        config: UciConfig, # options at the start
         send: Callable,    # takes one line; called by one thread at a time
-        load: Callable,    # (config, log) -> `player.Player` and `player.look_ahead`, or what works like them
+        load: Callable,    # (config, log) -> `play.Player` and `play.look_ahead`, or stand-ins
     ):
         self.config, self.first, self.load, self.send = config, config, load, send
         self.board, self.searches, self.jobs = chess.Board(), [], queue.SimpleQueue()
@@ -363,13 +363,13 @@ class Engine(_Speaker):
         self.saying, self.setting = threading.Lock(), threading.Lock()
 
     def work(self):
-        "Do what was asked for, one after the other, until it is over."
+        "Do the jobs one after the other, until the engine stops."
         thread = threading.current_thread()
         if thread is threading.main_thread(): self.wake = lambda: signal.pthread_kill(thread.ident, signal.SIGINT)
         try:
             while not self.over and (job := self.jobs.get()): job()
         except BaseException:
-            if not self.over: raise      # the end of a search, or of loading, that nobody wanted any more
+            if not self.over: raise      # otherwise the search, or the loading, was no longer needed
 
     def search(self,
         search: Search, # the next one
@@ -391,10 +391,10 @@ class Engine(_Speaker):
 
 # %% ../../nbs/apps/02_uci.ipynb #dd3d4a39
 def _listen(
-    engine: Engine,        # who hears
-    lines: Iterable[str],  # as they come
+    engine: Engine,        # the engine
+    lines: Iterable[str],  # the incoming lines
 ) -> None:
-    "Let an engine hear lines, until it is over or there are no more."
+    "Pass lines to an engine until it stops or the lines end."
     try:
         for line in lines:
             engine.hear(line)
@@ -404,8 +404,8 @@ def _listen(
 # %% ../../nbs/apps/02_uci.ipynb #cc2f0224
 def _read_lines(
     pipe: int,           # file descriptor
-) -> Iterator[str]:      # of a line that is too long, only so much that this can be seen
-    "Lines as they come, without the end of the line."
+) -> Iterator[str]:      # a line that is too long is cut just above the limit
+    "The lines of a pipe, without their line ends."
     rest = b''
     while chunk := os.read(pipe, 65536):
         *lines, rest = (rest + chunk).split(b'\n')
@@ -420,10 +420,10 @@ def _load(config, log):
 
 
 def serve(
-    config: UciConfig,      # what it starts with
+    config: UciConfig,      # options at the start
     load: Callable = _load, # see `Engine`
 ) -> None:
-    "Be an engine on standard input and output, until told to quit. Ctrl-C ends a search, and between searches the engine."
+    "Run an engine on standard input and output, until `quit`. Ctrl-C ends a search or, between searches, the engine."
     with open(os.dup(1), 'wb', buffering=0) as out:
         os.dup2(2, 1)
         engine = Engine(config, lambda line: out.write(f'{line}\n'.encode()), load)

@@ -27,10 +27,10 @@ from .suites import SUITES, suite_rows
 # %% ../../nbs/measure/04_evaluate.ipynb #ccfd4f80
 def judge_texts(
     rows: Iterable[Example],      # n examples
-    completions: Iterable[list[str]], # for each of them its samples
-    engine: dict[str, PolicyAnswer]|None = None, # what Stockfish says, by position, see `engine_labels`
-) -> pd.DataFrame:                # a row a sample: index, sample, task, colour, phase, class, prompt, completion, then the metrics
-    "Judge completions that are already there."
+    completions: Iterable[list[str]], # the samples of each example
+    engine: dict[str, PolicyAnswer]|None = None, # Stockfish's answers by position, see `engine_labels`
+) -> pd.DataFrame:                # one row per sample: index, sample, task, colour, phase, class, prompt, completion, then the metrics
+    "Judge given completions."
     found, names = [], [m.name for m in METRICS + ENGINE_METRICS * bool(engine)]
     for i, (example, texts) in enumerate(zip(rows, completions, strict=True)):
         about = dict(index=i, task=example.kind, colour=example.colour, phase=phase_of(example),
@@ -45,9 +45,9 @@ def judge_texts(
 def _check_prompts(
     model,              # a `GPT`
     tokenizer,          # see `load_tokenizer`
-    prompts: list[str], # what it will be asked
+    prompts: list[str], # of the evaluation
 ) -> None:              # ValueError names the first prompt that does not fit
-    "Every prompt has only ids the model has, and leaves room for an answer."
+    "Check that every prompt uses only ids of the model and leaves room for an answer."
     context, known = model.config.n_positions, model.config.vocab_size
     for prompt in prompts:
         ids = tokenizer.encode(prompt)
@@ -65,11 +65,11 @@ def judge_rows(
     rows: list[Example],     # n examples
     temperature: float = 0.0,# 0 is greedy
     seed: int = 0,           # of the sampling
-    batch_size: int = 256,   # prompts a call of `generate`
-    group_size: int = 1,     # samples a prompt
+    batch_size: int = 256,   # prompts per call of `generate`
+    group_size: int = 1,     # samples per prompt
     engine: dict[str, PolicyAnswer]|None = None, # see `judge_texts`
-    settings: dict[str, dict]|None = None, # of 'P' and 'A': temperature, top_k, top_p; None: the temperature for both
-    limits: dict[str, int]|None = None, # most tokens of an answer to 'P' and to 'A'; None: 144 of either
+    settings: dict[str, dict]|None = None, # for 'P' and for 'A': temperature, top_k, top_p; None: `temperature` for both
+    limits: dict[str, int]|None = None, # most tokens of an answer to 'P' and to 'A'; None: 144 for both
 ) -> pd.DataFrame:           # see `judge_texts`
     "Let the model answer, and judge it. Prompts of similar length share a batch; the order of the rows stays."
     prompts = [e.prompt(tokenizer.style) for e in rows]
@@ -115,7 +115,7 @@ def summarize(
     resamples: int = 2000, # of the bootstrap
     seed: int = 0,         # of the bootstrap
 ) -> pd.DataFrame:         # columns metric, value, low, high, n, task, slice; n counts prompts
-    "Every metric on every slice with its 95 % interval: Wilson for shares, bootstrap for means and for sampled shares."
+    "Every metric on every slice with its 95 % interval: Wilson for shares, bootstrap for means and for shares of several samples."
     single, found = judged['sample'].max() == 0, []
     for task, frame, metrics in _tasks(_per_prompt(judged)):
         for name, part in _slices(frame):
@@ -131,14 +131,14 @@ def summarize(
 def copy_input(
     prompt: str, # an A prompt
 ) -> str:        # completion
-    "The position unchanged, and nothing happened."
+    "The position unchanged, and the game goes on."
     return EnvAnswer(parse_prompt(prompt).fen, 0.001, False, False).text()
 
 
 def constant_suffix(
     prompt: str, # an A prompt
 ) -> str:        # completion
-    "The right next position from the rules, and always: legal, the game goes on."
+    "The right next position, from the rules, with the same suffix for every move: legal, the game goes on."
     task = parse_prompt(prompt)
     return EnvAnswer(transition(task.fen, task.uci, task.history).fen, 0.001, False, False).text()
 
@@ -154,7 +154,7 @@ def first_legal(
 
 def random_legal(
     prompt: str,   # a P prompt
-    seed: int = 0, # with the prompt it decides the moves
+    seed: int = 0, # seed and prompt together decide the moves
 ) -> str:          # completion
     "Random legal moves, all rated 0."
     task = parse_prompt(prompt)
@@ -176,7 +176,7 @@ def judge_policy(
     return judge_texts(rows, [[policy(e.prompt())] for e in rows], engine)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #06f34b96
-# what stands beside a model in the table of a run: answers that know nothing
+# the trivial policies beside a model in the table of a run
 _BESIDE = dict(P='first_legal', A='copy_input')
 
 def judge_trivial(
@@ -188,13 +188,13 @@ def judge_trivial(
 
 # %% ../../nbs/measure/04_evaluate.ipynb #7499e890
 def engine_labels(
-    rows: Iterable[Example], # of either task; A rows are passed over
-    nodes: int = 10000,      # search nodes a position
+    rows: Iterable[Example], # of either task; A rows are skipped
+    nodes: int = 10000,      # search nodes per position
     multipv: int = 5,        # best moves; a search of one node finds no more than one
     path: str|None = None,   # see `find_engine`; FileNotFoundError when there is none
     workers: int = 0,        # engine processes; 0 uses every core
 ) -> dict[str, PolicyAnswer]: # by position
-    "What Stockfish says to every P position."
+    "Stockfish's answer for every P position."
     fens = list(dict.fromkeys(e.fen for e in rows if e.kind == 'P'))
     with EnginePool(nodes, multipv, workers, path) as pool:
         return {a.fen: PolicyAnswer(a.moves, a.evals, a.moves[0]) for a in pool.analyse(fens)}
@@ -211,7 +211,7 @@ def engine_policy(
 def _as_examples(
     rows,             # Examples, row texts, or anything `load_rows` reads
 ) -> list[Example]:   # at least one
-    "Rows as examples; those that are examples already stay as they are."
+    "Rows as examples; examples stay as they are."
     if not isinstance(rows, (str, Path)):
         rows = list(rows)
         if all(isinstance(r, Example) for r in rows): found = rows
@@ -241,7 +241,7 @@ def evaluate(
 
 # %% ../../nbs/measure/04_evaluate.ipynb #e491492c
 def _p_values(metrics, x, y, single, seed):
-    "One p a column of the (n, m) values before and after."
+    "One p per column of the (n, m) values before and after."
     found = sign_flip(y - x, seed=seed)
     for k, m in enumerate(metrics):
         if single and m.kind == 'share':
@@ -280,7 +280,7 @@ def compare(
 def readable(
     summary: pd.DataFrame, # see `summarize`
     slices: tuple[str, ...] = ('all', 'white', 'black'), # columns
-) -> pd.DataFrame:         # index (task, metric), a column a slice: value [low, high] n=…
+) -> pd.DataFrame:         # index (task, metric), one column per slice: value [low, high] n=…
     "A summary as a table to read."
     part = summary[summary.slice.isin(slices)]
     text = [f'{r.value:.3f} [{r.low:.3f}, {r.high:.3f}] n={r.n}' for r in part.itertuples()]

@@ -47,8 +47,8 @@ def _eval_rows(
 # %% ../../nbs/measure/05_exam.ipynb #c1d14502
 def _learned_from(
     name: str,    # of a model, see `load_model`
-) -> list[str]:   # `data` of everything that made it; empty where nothing is written down
-    "What the files beside some weights say about the rows behind them."
+) -> list[str]:   # `data` of every training behind it; empty when no recipe is found
+    "The training data of a model, from the files beside its weights."
     path = Path(str(importlib.resources.files('rookworld_nb')/'assets'/'nano')) if name == 'nano' else Path(name)
     folder = path.parent if path.is_file() else path
     if (folder/'state.json').is_file(): folder = folder.parent.parent   # a checkpoint of a run
@@ -63,9 +63,9 @@ def _learned_from(
 
 def _seen_note(
     rows: list[Example], # any
-    name: str,           # of the model that is asked
+    name: str,           # of the model
 ) -> str:                # one line
-    "How many of the rows a model may have learned from: training here takes no others."
+    "How many of the rows the model may have seen in training."
     seen, data = sum(not held_out(e.fen) for e in rows), _learned_from(name)
     if not data: return f'{name}: no recipe lies beside it, nothing is known about what it has seen'
     said = f'{name} learned from {", ".join(data)}: '
@@ -77,8 +77,8 @@ def _seen_note(
 def _mark_seen(
     judged: pd.DataFrame, # a judged frame of the rows
     rows: list[Example],  # the same rows, in their order
-) -> pd.DataFrame:        # with a column seen, where a row is not held out
-    "Tell rows that training here may have seen from the others."
+) -> pd.DataFrame:        # with a column `seen` when some row is not held out
+    "Mark the rows that training may have seen."
     seen = ['unseen' if held_out(e.fen) else 'seen' for e in rows]
     return judged.assign(seen=[seen[i] for i in judged['index']]) if 'seen' in seen else judged
 
@@ -93,12 +93,12 @@ def _decodings(
 
 
 def model_answers(
-    config: EvalConfig,  # seed, batch_size, device, temperature, suite, how long answers may be
+    config: EvalConfig,  # seed, batch_size, device, temperature, suite, longest answers
     name: str,           # of the model, see `load_model`
-    rows: list[Example], # what it is asked
+    rows: list[Example], # the questions
     engine: dict|None = None, # see `engine_labels`
 ) -> dict[str, pd.DataFrame]: # decoding -> judged frame
-    "What one model answers."
+    "The answers of one model."
     model, tokenizer = load_model(name, pick_device(config.device))
     return {how: _mark_seen(judge_rows(model, tokenizer, rows, t, config.seed, config.batch_size, engine=engine,
                                        limits=config.token_limits), rows)
@@ -106,11 +106,11 @@ def model_answers(
 
 
 def _trivial_answers(
-    rows: list[Example],      # what everybody is asked
+    rows: list[Example],      # the questions
     engine: dict|None = None, # see `engine_labels`
     path: str|None = None,    # of Stockfish, see `find_engine`; where there is none, `stockfish_1_node` is left out
 ) -> dict[str, pd.DataFrame]: # name -> judged frame of the rows of its task
-    "What policies answer that know nothing, and Stockfish with a single node, which lists a single move."
+    "The answers of the trivial policies, and of Stockfish with a single node, which lists a single move."
     parts = {kind: [e for e in rows if e.kind == kind] for kind in 'PA'}
     found = {name: _mark_seen(judge_policy(policy, parts[kind], engine), parts[kind])
              for name, (kind, policy) in TRIVIAL_POLICIES.items() if parts[kind]}
@@ -125,7 +125,7 @@ def _side_by_side(
     models: list[str],     # the columns that get an interval, in order; all others follow as plain numbers
     slice: str = 'all',    # see `summarize`
 ) -> pd.DataFrame:         # index (task, metric), text
-    "Models and trivial answers beside each other."
+    "Models and trivial policies side by side."
     part, columns = metrics[metrics.slice == slice], {}
     for (name, how), rows in part.groupby(['model', 'decoding'], sort=False):
         text = [f'{r.value:.3f} [{r.low:.3f}, {r.high:.3f}]' if name in models else f'{r.value:.3f}'
@@ -150,7 +150,7 @@ def _label_note(
 def _worst_answers(
     judged: pd.DataFrame, # a judged frame of the rows
     rows: list[Example],  # the same rows, in their order
-    most: int = 24,       # how many, at most
+    most: int = 24,       # answers, at most
 ) -> pd.DataFrame:        # rows of the frame, lowest reward first
     "The answers with the lowest rewards among those that are not exactly right."
     wrong = judged[judged.reward < 1].sort_values(['reward', 'index'], kind='stable')
@@ -175,7 +175,7 @@ def _eval_page(
     models: list[str],     # the models in it
     changes: pd.DataFrame|None, # of `compare`, with column decoding
     cards: str = '',       # HTML of the wrong answers
-) -> str:                  # a whole HTML document that needs nothing else
+) -> str:                  # a whole HTML document without other files
     "The results as a page: tables by slice, the comparison, the boards."
     parts = [f'<h1>{escaped(title)}</h1>', *(f'<p>{escaped(n)}</p>' for n in notes)]
     if changes is not None:
@@ -198,9 +198,9 @@ def _eval_page(
 def output_files(
     output: str|None,   # a file of one kind, or a directory; None writes nothing
     name: str = 'eval', # of the files in a directory
-    kinds: tuple[str, ...] = ('json', 'csv', 'html'), # what there is to write
+    kinds: tuple[str, ...] = ('json', 'csv', 'html'), # of files
 ) -> dict[str, Path]:   # kind -> file
-    "A directory gets every kind; parents are made, so that a place that cannot be written is found first."
+    "A directory gets a file of every kind. Parents are created at once, so that an unwritable place is found early."
     if not output: return {}
     out = Path(output)
     single = out.suffix[1:] in kinds and not out.is_dir()
@@ -257,9 +257,9 @@ def _title(config, models, rows):
 # %% ../../nbs/measure/05_exam.ipynb #caf2f8c4
 def run_evaluation(
     config: EvalConfig,      # every choice
-    further: Callable|None = None, # (model name, config) -> more rows for the table: self-play's, from a later room
+    further: Callable|None = None, # (model name, config) -> more rows for the table, such as those of self-play
 ) -> pd.DataFrame:           # columns model, decoding, metric, value, low, high, n, task, slice; trivial answers have decoding '-'
-    "Ask, judge, print, and write."
+    "Ask, judge, print and write."
     if config.threads: torch.set_num_threads(config.threads)
     output_files(config.output)
     rows, sources = _eval_rows(config), _sources(config)

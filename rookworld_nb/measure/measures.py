@@ -60,7 +60,7 @@ def sign_flip(
 ) -> np.ndarray:             # (m,) p, two-sided
     "Permutation test of the column means of paired differences."
     rng, filled = np.random.default_rng(seed), np.nan_to_num(differences)
-    filled = filled[(filled != 0).any(1)]     # what did not change has no sign
+    filled = filled[(filled != 0).any(1)]     # rows without a difference have no sign to flip
     seen, hits = np.abs(filled.sum(0)).round(9), np.zeros(filled.shape[1])
     for start in range(0, flips, 500):
         signs = rng.integers(0, 2, (min(500, flips - start), len(filled)), np.int8) * 2.0 - 1
@@ -79,19 +79,19 @@ class Metric:
     low: float = -math.inf     # below this it is marked
     high: float = math.inf     # above this it is marked
     better: int = 0            # 1: higher is better, -1: lower is better, 0: neither
-    task: str = ''             # held out: 'P', 'A' or, of both, 'PA'
-    kind: str = ''             # held out: 'share' (0 or 1 a completion) or 'mean' (a float)
+    task: str = ''             # held out: 'P', 'A', or 'PA' for both
+    kind: str = ''             # held out: 'share' (0 or 1 per completion) or 'mean' (a float)
 
 # %% ../../nbs/measure/01_measures.ipynb #8833f96b
 _REWARD = (
     Metric('step', 'step', 'steps', 'optimizer steps done, counted from 1', 'reaches max_steps'),
-    Metric('reward_mean', 'step', 'reward', 'mean score of the completions of the prompts first asked, '
+    Metric('reward_mean', 'step', 'reward', 'mean score of the completions of the step\'s own prompts, before refills, '
         'P and A weighted by env_ratio',
         'rises, noisily; prompts differ from step to step', -0.3, 1, 1),
     Metric('reward_std', 'step', 'reward', 'standard deviation of those scores',
         'above 0: without spread there is nothing to learn from', 1e-6),
     Metric('reward_max', 'step', 'reward', 'highest of those scores',
-        'above 0: a warning when every reward is negative', 0, 1, 1),
+        'above 0; a warning when every reward is negative', 0, 1, 1),
     Metric('reward_p', 'step', 'reward',
         'mean score of the P (policy) completions among them; empty when there are none', 'rises', -0.3, 1, 1),
     Metric('reward_a', 'step', 'reward',
@@ -107,7 +107,7 @@ _REWARD = (
     Metric('running_reward_std', 'step', 'reward', 'running standard deviation (EMA) that '
         'normalize_rewards divides by; empty when it is off', 'steady; at 0 the rewards have collapsed', 1e-6),
     Metric('baseline_reward', 'step', 'reward', 'running mean of the steps before, '
-        'which baseline ema compares with; empty otherwise', 'follows reward_mean, smoothly'),
+        'which the baseline ema compares with; empty otherwise', 'follows reward_mean, smoothly'),
     Metric('explained_variance', 'step', '', '1 − var(return − value)/var(return) before the update; '
         'empty without a value head', 'rises from 0 towards 1; below 0 the value head does harm', -1, 1, 1),
     Metric('value_loss', 'step', 'squared reward',
@@ -118,18 +118,18 @@ _POLICY = (
     Metric('kl_nats_per_token', 'step', 'nats per token',
         'KL(policy ‖ reference): exact with kl_estimator full (auto), otherwise k3 on the sampled tokens; '
         'measured in the last pass of the step; with kl_coef 0 exact, before the update, to the starting weights, '
-        'every kl_every steps; always of the distributions that sample (temperature, top_k, top_p)',
+        'every kl_every steps; always between the distributions that are sampled (temperature, top_k, top_p)',
         'grows slowly; above 0.5 the policy has left its start far behind', -0.01, 0.5),
-    Metric('kl_nats_per_sequence', 'step', 'nats per sequence', 'the same, added up over a completion; '
-        'what kl_controller steers by', 'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
+    Metric('kl_nats_per_sequence', 'step', 'nats per sequence', 'the same, summed over a completion; '
+        'kl_controller steers by it', 'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
     Metric('kl_coef', 'step', '',
         'weight of the KL in this step, after warm-up and controller; empty when it is 0',
         'stays between its clamps'),
-    Metric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that sampled (temperature, top_k, top_p), '
-        'at the tokens of completions; over the whole vocabulary or, with entropy_over task, '
-        'the tokens that answers use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
-    Metric('distinct_share', 'step', 'share of completions', 'distinct completions of a prompt among all that '
-        'were learned from', 'above 0.2: where all say the same, there is nothing to compare', 0.05, 1),
+    Metric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that is sampled (temperature, top_k, top_p), '
+        'over the tokens of completions; of the whole vocabulary or, with entropy_over task, '
+        'of the tokens that answers use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
+    Metric('distinct_share', 'step', 'share of completions', 'distinct completions of a prompt, among all that '
+        'the step learned from', 'above 0.2; where all completions are the same, there is nothing to compare', 0.05, 1),
     Metric('clip_share_low', 'step', 'share of tokens', 'tokens whose ratio fell below 1 − clip_low '
         'and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0, 0.2),
     Metric('clip_share_high', 'step', 'share of tokens', 'tokens whose ratio rose above 1 + clip_high '
@@ -137,12 +137,12 @@ _POLICY = (
     Metric('ratio_max', 'step', '', 'largest ratio of new to old probability of a sampled token',
         '1 with one inner step; below 10 otherwise', 0, 10),
     Metric('zero_signal_share', 'step', 'share of groups',
-        'groups whose completions all scored the same, among those of the prompts first asked',
+        'groups whose completions all scored the same, among the step\'s own prompts, before refills',
         'below 0.5; higher wastes rollouts: prompts too easy, too hard, or too little entropy', 0, 0.5),
     Metric('truncated_share', 'step', 'share of completions',
-        'completions of the prompts first asked that reached the length their task allows without an end token', 'below 0.05', 0, 0.05),
+        'completions that reached the length their task allows without an end token, before refills', 'below 0.05', 0, 0.05),
     Metric('format_share', 'step', 'share of completions',
-        'completions of the prompts first asked that the strict parser accepts', 'above 0.8', 0.8, 1, 1),
+        'completions that the strict parser accepts, before refills', 'above 0.8', 0.8, 1, 1),
     Metric('completion_tokens', 'step', 'tokens', 'tokens of all completions the step learned from, '
         'end tokens included', 'steady; sudden growth or collapse is a warning'),
     Metric('sampling_gap_nats', 'step', 'nats',
@@ -157,25 +157,25 @@ _WORK = (
     Metric('learning_rate', 'step', '', 'of AdamW in this step',
         'warm-up, then a cosine; times recovery_lr_factor for each recovery'),
     Metric('weight_norm', 'step', '', 'norm of all weights after the step', 'moves slowly'),
-    Metric('skipped', 'step', 'steps', '1 when the optimizer step was not made because '
-        'loss or gradient were not finite; skip_reason in the same row says which', '0', 0, 0),
+    Metric('skipped', 'step', 'steps', '1 when there was no optimizer step because '
+        'the loss or the gradient was not finite; skip_reason in the same row says which', '0', 0, 0),
     Metric('recoveries', 'step', 'recoveries', 'how often the run had gone back to its '
-        'stable checkpoint by then; the steps taken back are in metrics-discarded.jsonl', '0', 0, 0),
+        'stable checkpoint by then; the discarded steps are in metrics-discarded.jsonl', '0', 0, 0),
     Metric('health', 'step', 'level',
-        'worst sign of run.health about the model (not the machine): '
+        'worst signal of run.health about the model (not the machine): '
         '0 well, 1 warning, 2 the run goes back or stops', '0', 0, 0),
     Metric('memory_gb', 'step', 'GB', 'memory of the process after the step (resident set)',
         'flat after the first steps'),
-    Metric('prompts_p', 'step', 'prompts', 'P prompts first asked in the step',
+    Metric('prompts_p', 'step', 'prompts', 'P prompts of the step, before refills',
         'follows env_ratio'),
-    Metric('prompts_a', 'step', 'prompts', 'A prompts first asked in the step',
+    Metric('prompts_a', 'step', 'prompts', 'A prompts of the step, before refills',
         'follows env_ratio'),
-    Metric('refills', 'step', 'rounds', 'rounds in which groups without signal were replaced',
+    Metric('refills', 'step', 'rounds', 'refills: rounds in which groups without signal were replaced',
         'below max_refills'),
-    Metric('refill_prompts', 'step', 'prompts', 'prompts asked in these rounds', 'well below the prompts first asked'),
-    Metric('refill_reward_p', 'step', 'reward', 'mean score of P completions in these rounds; empty without any',
+    Metric('refill_prompts', 'step', 'prompts', 'prompts of these refills', 'well below prompts_p + prompts_a'),
+    Metric('refill_reward_p', 'step', 'reward', 'mean score of the P completions in refills; empty when there are none',
         'near reward_p', -0.3, 1, 1),
-    Metric('refill_reward_a', 'step', 'reward', 'mean score of A completions in these rounds; empty without any',
+    Metric('refill_reward_a', 'step', 'reward', 'mean score of the A completions in refills; empty when there are none',
         'near reward_a', -0.3, 1, 1),
     Metric('skipped_prompts', 'step', 'prompts', 'prompts passed over by difficulty_filter',
         '0 in the first pass over the data'),
@@ -185,12 +185,12 @@ _WORK = (
         'about as much as sampling, or less'),
     Metric('time_s', 'step', 'seconds', 'the whole step', 'steady'),
     Metric('engine_restarts', 'step', 'engines', 'reward_source engine: '
-        'Stockfish processes that died or hung and were started again, in the run so far', '0', 0, 0),
+        'Stockfish processes that died or hung and were started again, so far in the run', '0', 0, 0),
     Metric('engine_lost', 'step', '',
-        'reward_source engine: 1 when Stockfish failed twice, and P is scored with the labels of the rows since',
+        'reward_source engine: 1 once Stockfish has failed twice; from then on P is scored with the labels of the rows',
         '0', 0, 0),
     *(Metric(f"part_{task.lower()}_{part.replace(' ', '_')}", 'step', 'reward',
-        f'{task}: mean earned by the part {part!r} of the reward, over the completions of the task among those first asked',
+        f'{task}: mean reward from the part {part!r}, over the completions of the task, before refills',
         'rises', 0, 0.6, 1)
       for task in 'PA' for part in WEIGHTS[task]))
 

@@ -44,7 +44,7 @@ def mating_moves(
 
 # %% ../../nbs/measure/02_metrics.ipynb #30d8640d
 def _read(prompt, completion):
-    "The typed answer (None when even the lenient parser gives up), and whether the strict parser took it."
+    "The typed answer (None when the lenient parser fails too), and whether the strict parser accepted it."
     for strict in (True, False):
         try: return parse_completion(prompt, completion, strict=strict), strict
         except ValueError: pass
@@ -95,7 +95,7 @@ def levenshtein(
 def _outcome(
     answer: EnvAnswer, # a typed A answer
 ) -> str:              # one of the values of `OUTCOMES`
-    "What happened, as a class."
+    "The outcome of a move, as a class."
     if answer.truncated: return 'illegal'
     if not answer.terminated: return 'legal'
     return 'mate' if answer.reward == 1 else 'draw'
@@ -136,8 +136,8 @@ def _judge_transition(example, completion):
 # %% ../../nbs/measure/02_metrics.ipynb #b735a438
 def judge(
     example: Example, # the prompt and its truth
-    completion: str,  # what a model said, without the end token
-    engine: PolicyAnswer|None = None, # what Stockfish says to a P prompt, when it was asked
+    completion: str,  # the answer of a model, without the end token
+    engine: PolicyAnswer|None = None, # Stockfish's answer to a P prompt, where it was asked
 ) -> dict[str, float]: # metric -> value, for the metrics of the example's task; nan where one does not apply
     "Everything measured about one completion."
     found = (_judge_policy(example, completion, engine) if example.kind == 'P'
@@ -149,7 +149,7 @@ def judge(
 def phase_of(
     example: Example, # any
 ) -> str:             # 'move1', 'opening', 'middlegame' or 'endgame'
-    "The part of the game: the row's own word, else by move number and pieces."
+    "The phase of the game: as the row names it, else by move number and number of pieces."
     placement, _, _, _, _, number = example.fen.split()
     if example.fen.split()[:4] == START_FEN.split()[:4]: return 'move1'
     if example.phase: return example.phase

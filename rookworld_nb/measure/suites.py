@@ -31,7 +31,7 @@ def mate_example(
     fen: str,              # a position with a mate in one
     answer: str|None = None, # the mating move that a collection names, UCI; it becomes the published best move
 ) -> Example:              # task P
-    "All mating moves (at most five), each worth a mate; raises ValueError when there is none, or the answer is not one."
+    "All mating moves (at most five), each with the evaluation of a mate. Raises ValueError when no move mates, or the answer does not."
     moves = sorted(mating_moves(fen), key=lambda m: (m != answer, m))[:MAX_MOVES]
     if not moves: raise ValueError(f'no move mates in {fen!r}')
     if answer not in (None, moves[0]): raise ValueError(f'{answer} does not mate in {fen!r}')
@@ -41,7 +41,7 @@ def mate_example(
 def held_out(
     fen: str, # any position
 ) -> bool:    # False: a model made here may have learned from it
-    "Of the evaluation split, and not the start position."
+    "Is the position in the evaluation split, and not the start position?"
     return split_of(fen) == 'eval' and position_key(fen) != position_key(START_FEN)
 
 # %% ../../nbs/measure/03_suites.ipynb #1a72792b
@@ -78,11 +78,11 @@ def _special():
 # %% ../../nbs/measure/03_suites.ipynb #2dbef164
 @dataclass(frozen=True)
 class Suite:
-    "Fixed questions."
+    "A fixed list of questions."
     meaning: str                    # what is asked
     make: Callable                  # () -> its Examples
     sha256: str                     # see `rows_hash`
-    temperatures: tuple[float, ...] = (0.0,) # how it is answered, when nobody says otherwise
+    temperatures: tuple[float, ...] = (0.0,) # of the answers, when none is given
 
 SUITES = {
     'quick': Suite('250 P and 250 A rows of the shipped positions', _quick,
@@ -104,14 +104,14 @@ SUITES = {
 def rows_hash(
     rows: Iterable[Example], # in their order
 ) -> str:                    # sha256, hex
-    "The fingerprint of questions and answers."
+    "The checksum of questions and answers."
     return hashlib.sha256('\n'.join(e.prompt() + e.completion() for e in rows).encode()).hexdigest()
 
 
 def suite_rows(
     name: str,        # of `SUITES`
-) -> list[Example]:   # the same for everybody
-    "The rows of a suite. Raises ValueError when they are not those that the name stands for."
+) -> list[Example]:   # the same every time
+    "The rows of a suite. Raises ValueError when their checksum has changed."
     if name not in SUITES: raise ValueError(f'unknown suite {name!r}: expected one of {", ".join(SUITES)}')
     rows = list(SUITES[name].make())
     found, wanted = rows_hash(rows), SUITES[name].sha256
@@ -190,9 +190,9 @@ def read_lichess_puzzles(
 
 # %% ../../nbs/measure/03_suites.ipynb #718259b7
 def puzzle_reader(
-    path: str|Path, # what was given as data
+    path: str|Path, # `--data`
 ) -> Callable|None: # `read_lichess_puzzles`, `read_big_bench`, or None
-    "The reader that a file asks for."
+    "The puzzle reader for a file."
     path = Path(path)
     if not path.is_file(): return None
     if path.suffix == '.csv': return read_lichess_puzzles

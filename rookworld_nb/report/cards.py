@@ -45,7 +45,7 @@ def head_html(
 def glossary_html(
     run: Run, # any, also a partial one
 ) -> str:     # HTML
-    "Every number, what it means, and its last value, marked where it is not healthy."
+    "Every number with its meaning and its last value, marked where it is not healthy."
     rows, last = [], run.metrics.iloc[-1] if len(run.metrics) else {}
     for m in LOGGED.values():
         value = last.get(m.name, math.nan) if m.source == 'step' else math.nan
@@ -83,8 +83,8 @@ def _arrows(moves, colour):
 # %% ../../nbs/report/03_cards.ipynb #68eccf36
 def _boards(
     prompt: str,     # 'P: …' or 'A: …'
-    completion: str, # what the model said; anything
-) -> list[str]:      # no, one or two SVG pictures
+    completion: str, # of the model; any text
+) -> list[str]:      # zero to two SVG pictures
     "A completion as boards."
     fen, *rest = re.sub(r'^\s*[PA]:\s*', '', prompt).split('+')
     before = _placement(fen)
@@ -104,7 +104,7 @@ def _boards(
 # %% ../../nbs/report/03_cards.ipynb #622cc959
 def pick_completions(
     run: Run,    # any
-    n: int = 10, # how many, at most
+    n: int = 10, # completions, at most
 ) -> pd.DataFrame: # rows of run.completions, in the order of steps
     "Completions from the beginning to the end of the run, half of them of each task where there are enough."
     groups = [g for _, g in run.completions.groupby('task')]

@@ -25,9 +25,9 @@ BLUE, ORANGE, GREEN, _PURPLE, _GREY = '#3f7fc1', '#d9822b', '#2f9e77', '#8a6fc9'
 DECODING = {'greedy': BLUE, 'sampled': ORANGE, 'tempered': GREEN}
 
 def empty_panels(
-    n: int,              # how many
-    columns: int = 3,    # beside each other, at most
-    height: float = 2.4, # inches of a row
+    n: int,              # of panels
+    columns: int = 3,    # side by side, at most
+    height: float = 2.4, # of a row, in inches
 ) -> tuple:              # the figure, 9 inches wide, and its n axes
     "A figure with empty panels in the look of the house."
     columns = min(n, columns)
@@ -48,7 +48,7 @@ def empty_panels(
 
 def axes_title(
     ax: Axes,       # the panel
-    text: str,      # the finding, or the name
+    text: str,      # the finding, or the name of the metric
     unit: str = '', # of the vertical axis
 ):
     "Title and unit of a panel."
@@ -61,7 +61,7 @@ def _legend(ax, **kw):
 
 # %% ../../nbs/report/02_curves.ipynb #6dc42d76
 def _thin(metrics, points=600):
-    "At most this many rows: neighbouring steps are averaged."
+    "The metrics in at most this many rows: neighbouring steps are averaged."
     every = -(-len(metrics) // points)
     if every < 2: return metrics
     return metrics.groupby(np.arange(len(metrics)) // every).mean(numeric_only=True)
@@ -73,14 +73,14 @@ def _smooth(series):
 
 
 def _draw(ax, metrics, name, colour, label=None):
-    "The values, faint, and their running mean."
+    "Draw the values faintly, and their running mean."
     mark = 'o' if metrics[name].notna().sum() < 3 else None
     ax.plot(metrics.step, metrics[name], color=colour, alpha=0.3, linewidth=1, marker=mark)
     ax.plot(metrics.step, _smooth(metrics[name]), color=colour, linewidth=2, label=label)
 
 
 def _ends(series):
-    "Mean of the first and of the last ten values that are there (of the halves, when there are fewer than twenty)."
+    "Mean of the first and of the last ten values (of the halves, when there are fewer than twenty)."
     there = series.dropna()
     k = max(1, min(10, len(there) // 2))
     return there[:k].mean(), there[-k:].mean()
@@ -89,7 +89,7 @@ def _ends(series):
 def plot_rewards(
     run: Run, # at least one step, or the figure says so
 ) -> Figure:  # two panels: all completions, and per task
-    "The reward of sampled completions: its mean, its spread, and each task's share in it."
+    "The reward of sampled completions: its mean, its spread, and the mean of each task."
     fig, (left, right) = empty_panels(2, 2, 3)
     m = _thin(run.metrics)
     first, last = _ends(m.reward_mean)
@@ -107,7 +107,7 @@ def plot_rewards(
 
 def plot_losses(
     run: Run, # supervised, at least one step
-) -> Figure:  # a panel a task
+) -> Figure:  # one panel per task
     "The loss of each task's batches, on a logarithmic scale."
     parts = {task: rows for task in 'AP' if len(rows := run.metrics[run.metrics.task == task])}
     fig, axes = empty_panels(len(parts), 2, 3)
@@ -129,7 +129,7 @@ SHOWN = dict( # held-out metrics that get a panel, per task
 def plot_evals(
     run: Run,  # with at least one evaluation of the task
     task: str, # 'P' or 'A'
-) -> Figure|None: # a panel a metric; None when the task was never evaluated
+) -> Figure|None: # one panel per metric; None when the task was never evaluated
     "Held-out metrics of one task over the run, with their 95 % intervals."
     e = run.evals[(run.evals.task == task) & (run.evals.slice == 'all')]
     names = [n for n in SHOWN.get(task, ()) if (e.metric == n).any()]
@@ -156,7 +156,7 @@ PANELS = { # heading -> panels, each one or two step metrics
 def plot_panels(
     run: Run,      # at least one step, or the panels are empty
     heading: str,  # a key of `PANELS`
-) -> Figure:       # a panel a metric
+) -> Figure:       # one panel per metric
     "Step metrics over the run, with their healthy range."
     fig, axes = empty_panels(len(PANELS[heading]))
     m = _thin(run.metrics)
@@ -207,7 +207,7 @@ def _svg(fig, name):
 
 def figure_html(
     fig: Figure|None,  # None gives no HTML
-    name: str,         # of no other figure on the page
+    name: str,         # unique on the page
     caption: str = '', # HTML
 ) -> str:              # HTML
     "A figure with its caption."

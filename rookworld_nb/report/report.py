@@ -24,7 +24,7 @@ def _verdict(
     low: float,  # lower end of the difference's 95 % interval
     high: float, # upper end
 ) -> str:        # 'better', 'worse', 'changed' (no direction known) or '' (the interval includes zero)
-    "What an interval says about a difference."
+    "The verdict about a difference, from its interval."
     if not (low > 0 or high < 0): return ''
     better = LOGGED[metric].better if metric in LOGGED else 0
     return {0: 'changed', 1: 'better', -1: 'worse'}[better * (1 if low > 0 else -1)]
@@ -34,7 +34,7 @@ def comparison_table(
     run: Run,            # with a comparison, or the table is empty
     slice: str = 'all',  # which part of the held-out prompts
 ) -> pd.DataFrame: # index (task, metric); columns (decoding, before | after | difference | low | high | verdict | n | p | trivial)
-    "Before and after on the same prompts, the decodings side by side."
+    "Before and after on the same prompts, with the decodings side by side."
     c = run.comparison[run.comparison.slice == slice]
     c = c.assign(verdict=[_verdict(*r) for r in zip(c.metric, c.low, c.high)])
     parts = {d: c[c.decoding == d].drop_duplicates(['task', 'metric'], keep='last').set_index(['task', 'metric'])[
@@ -50,14 +50,14 @@ def holm(
     p: pd.Series,        # p-values of one table; nan where there is none
     level: float = 0.05, # chance of one false finding or more, among all of them
 ) -> pd.Series:          # bool
-    "Which findings remain when they are judged together."
+    "The findings that remain after Holm's correction."
     ordered = p.dropna().sort_values()
     below = [value < level / (len(ordered) - k) for k, value in enumerate(ordered)]
     return p.index.isin(ordered.index[:[*below, False].index(False)])
 
 # %% ../../nbs/report/04_report.ipynb #e91654ca
 def _together(part):
-    "How many findings remain when all metrics are judged together; '' without p-values."
+    "The number of findings after Holm's correction, in words; '' without p-values."
     found = part.verdict.fillna('') != ''
     if part.p.isna().all() or not found.any(): return ''
     return f' ({(holm(part.p) & found).sum()} of the {found.sum()} remain when all are judged together)'
@@ -66,7 +66,7 @@ def _together(part):
 def conclusion(
     run: Run, # any
 ) -> str:     # one to three sentences
-    "What the comparison says, in words."
+    "The comparison in words."
     table = comparison_table(run)
     if not len(table): return 'There is no paired comparison yet: it is written when the run ends.'
     found = {d: table[d].verdict.value_counts() for d in table.columns.levels[0]}
@@ -81,8 +81,8 @@ def conclusion(
 # %% ../../nbs/report/04_report.ipynb #d00d0002
 def headlines(
     run: Run, # any
-) -> list[str]: # a line a decoding, and one for what got worse; empty without a comparison
-    "How much the reward changed, and what was lost, with 95 % intervals of the differences."
+) -> list[str]: # one line per decoding, and one for the losses; empty without a comparison
+    "The change of the reward, and the losses, with 95 % intervals of the differences."
     table, lines, lost = comparison_table(run), [], []
     for decoding in table.columns.levels[0] if len(table) else ():
         part = table[decoding]
@@ -99,7 +99,7 @@ _SIGNS = dict(finite=('grad_norm', 'weight_norm'), kl=('kl_nats_per_sequence', '
 
 def _plot_signal(
     run: Run,     # the last attempt
-    signal: str,  # name of the sign
+    signal: str,  # its name
 ) -> Figure:      # two panels
     "The curves of a signal, and those of the attempts before."
     names, notes = _SIGNS.get(signal, ('reward_mean', 'grad_norm')), []
@@ -125,23 +125,23 @@ def _why(run, told):
             for s in signals]
     bad = [s.get('name') for s in signals if s.get('level') == 'act']
     figures = ''.join(figure_html(_plot_signal(run, s), f'signal{i}',
-                                  f'{escaped(s)}: the last attempt, and in orange what was taken back before.')
+                                  f'{escaped(s)}: the last attempt, and in orange the discarded attempts.')
                       for i, s in enumerate(bad))
     sentence = escaped(told.get('sentence', 'post_mortem.json cannot be read'))
     return f'<p class="lead">{sentence}</p>{table_html(["signal", "level", "value", ""], rows, "words")}{figures}'
 
 
 def _last_rows(run):
-    "The last ten steps, without columns that were not logged."
+    "The last ten steps, without empty columns."
     shown = [m for m in _LAST if run.metrics[m].notna().any()]
     return table_html(shown, [[number(r[m], whole=m in ('step', 'skipped', 'health')) for m in shown]
                               for _, r in run.metrics.tail(10).iterrows()], 'numbers')
 
 # %% ../../nbs/report/04_report.ipynb #45027e0b
 def _post_mortem_html(
-    run_dir: str|Path, # a run that stopped because it was not well
+    run_dir: str|Path, # a run that stopped because it was not healthy
 ) -> str:              # a whole HTML document without links, scripts or other files
-    "Why it stopped, its last steps and completions. Raises FileNotFoundError when the run has no post-mortem."
+    "The post-mortem page: why the run stopped, its last steps and completions. Raises FileNotFoundError when the run has no post-mortem."
     run = load_run(run_dir)
     if not (run.directory/'post_mortem.json').exists():
         raise FileNotFoundError(f'{run.directory} has no post_mortem.json: it did not stop because it was not well')
@@ -156,7 +156,7 @@ def _post_mortem_html(
 
 
 def write_post_mortem(
-    run_dir: str|Path, # a run that stopped because it was not well
+    run_dir: str|Path, # a run that stopped because it was not healthy
 ) -> Path:             # its post_mortem.html
     "Write post_mortem.html into the run."
     page = Path(run_dir)/'post_mortem.html'
@@ -227,8 +227,8 @@ def _latest_html(run):
 _SMALL = (
     'The same held-out prompts answered before and after; differences are paired, intervals are 95 % bootstrap '
     'intervals over prompts, so they leave out the spread over training seeds. Coloured: the interval excludes zero. '
-    'Among thirty metrics, one or two do so by chance. Trivial: what the first legal moves (P) and the position '
-    'unchanged (A) get on the same prompts. '
+    'Among thirty metrics, one or two do so by chance. Trivial: the results of the first legal moves (P) and of the '
+    'unchanged position (A) on the same prompts. '
     '↑ higher is better, ↓ lower is better.')
 
 def _answer(run):

@@ -17,10 +17,10 @@ from ..measure.measures import LOGGED
 # %% ../../nbs/report/01_run_files.ipynb #d27d1026
 @dataclass(frozen=True)
 class Run:
-    "Everything a run directory says, as data frames."
+    "The contents of a run directory, as data frames."
     directory: Path           # where it was read
     config: dict              # config.json without its groups, field: value; {} when it cannot be read
-    metrics: pd.DataFrame     # a row a step; every step metric of `LOGGED` is a column, nan where not logged
+    metrics: pd.DataFrame     # one row per step; every step metric of `LOGGED` is a column, nan where not logged
     evals: pd.DataFrame       # step, decoding, metric, value, low, high, n, task, slice
     completions: pd.DataFrame # step, task, prompt, completion, reward, parts, reason, advantage
     comparison: pd.DataFrame  # decoding, metric, task, slice, before, after, difference, low, high, n, p, trivial
@@ -47,9 +47,9 @@ _WORDS = {'decoding', 'metric', 'task', 'slice', 'prompt', 'completion', 'parts'
 def as_frame(
     rows: list,               # dicts; anything else is left out
     columns: list[str],       # these come first, others after them
-    unique: tuple|list = (),  # columns that name a row: the last of equal ones counts
-) -> pd.DataFrame:            # numbers are finite or nan, words are words or ''
-    "Rows as a frame, in the order of steps where there are steps."
+    unique: tuple|list = (),  # columns that identify a row; of equal rows the last one counts
+) -> pd.DataFrame:            # numbers are finite or nan, texts are texts or ''
+    "Rows as a frame, sorted by step where there is one."
     found = pd.DataFrame([r for r in rows if isinstance(r, dict)])
     found = found.reindex(columns=columns + [c for c in found if c not in columns])
     for c in columns:
@@ -62,7 +62,7 @@ def as_frame(
 # %% ../../nbs/report/01_run_files.ipynb #70abc322
 def load_run(
     run_dir: str|Path, # a directory that `train` wrote
-) -> Run:              # partial where the run is
+) -> Run:              # partial for an incomplete run
     "Read a run directory. Raises FileNotFoundError or ValueError when it is not one."
     directory, notes = Path(run_dir), []
     if not directory.is_dir(): raise FileNotFoundError(f'{directory} is not a directory')

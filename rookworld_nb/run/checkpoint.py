@@ -45,7 +45,7 @@ def _restore_optimizer(
     optimizer: torch.optim.Optimizer, # over the same parameters in the same order; its options stay
     tensors: dict,                    # from `_flatten_optimizer`
 ) -> None:
-    "The way back."
+    "Load the flattened state."
     state = {}
     for key, x in tensors.items():
         i, name = key.split('.', 1)
@@ -62,8 +62,8 @@ def seed_generators(
     torch.manual_seed(seed)
 
 
-def _generator_state() -> tuple[dict, dict]: # tensors; and numbers as JSON can hold them
-    "Where the process's generators stand."
+def _generator_state() -> tuple[dict, dict]: # tensors; and numbers for JSON
+    "The state of the process's generators."
     version, words, gauss = random.getstate()
     numpy = np.random.get_state(legacy=False)
     tensors = dict(python=torch.tensor(words), numpy=torch.from_numpy(numpy['state']['key'].astype('int64')),
@@ -78,7 +78,7 @@ def _restore_generators(
     tensors: dict, # from `_generator_state`
     numbers: dict, # from `_generator_state`, before or after JSON
 ) -> None:
-    "Put the process's generators there; those of GPUs that are not here are passed over."
+    "Restore the process's generators; those of missing GPUs are skipped."
     version, gauss = numbers['python']
     random.setstate((version, tuple(tensors['python'].tolist()), gauss))
     n = numbers['numpy']
@@ -101,7 +101,7 @@ def _save_tensors(tensors, file): save_file({name: x.detach().cpu().contiguous()
 
 
 def _write_files(folder, step, model, tokenizer, optimizer, state, modules, score):
-    "Everything into a directory that nobody looks at yet, the manifest last."
+    "Write everything into a directory that is not visible yet, the manifest last."
     folder.mkdir()
     save_model(model, tokenizer, folder)
     tensors, numbers = _generator_state()
@@ -117,13 +117,13 @@ def _write_files(folder, step, model, tokenizer, optimizer, state, modules, scor
 
 # %% ../../nbs/run/01_checkpoint.ipynb #0d8deb14
 def _as_oserror(e, path):
-    "What went wrong on the disk, in one form; an error that is not the disk's stays what it is."
+    "An error of the disk, as an OSError; any other error as it is."
     number = e.errno if isinstance(e, OSError) else int(m[1]) if (m := re.search(r'os error (\d+)', str(e))) else None
     return OSError(number, os.strerror(number), str(path)) if number else e
 
 
 def _write_whole(unfinished, *contents):
-    "Write all files, or leave none: on a full disk a half-written copy takes the space that is missing."
+    "Write all files, or leave none: on a full disk, a half-written copy takes up the missing space."
     try: _write_files(unfinished, *contents)
     except (OSError, SafetensorError) as e:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -131,7 +131,7 @@ def _write_whole(unfinished, *contents):
 
 # %% ../../nbs/run/01_checkpoint.ipynb #ec44defd
 def _sweep(folder):
-    "After a process that died here: half-written and half-deleted copies go, a whole one that was being replaced comes back."
+    "Clean up after a process that died: remove half-written and half-deleted copies, restore a complete one that was being replaced."
     for leftover in folder.glob('.step-*'):
         final = folder/leftover.stem[1:]
         if leftover.suffix == '.old' and not final.exists(): leftover.rename(final)
@@ -139,14 +139,14 @@ def _sweep(folder):
 
 
 def _discard(path):
-    "Delete a checkpoint so that it is never seen half deleted."
+    "Delete a checkpoint; a half-deleted one is never visible."
     doomed = path.with_name(f'.{path.name}.gone')
     path.rename(doomed)
     shutil.rmtree(doomed)
 
 
 def _publish(unfinished, final):
-    "Give a whole copy its name, in the place of an older one if there is one."
+    "Give a complete copy its final name, and replace an older one."
     replaced = final.with_name(f'.{final.name}.old')
     if final.exists(): final.rename(replaced)
     unfinished.rename(final)
@@ -163,7 +163,7 @@ def checkpoint_step(
 
 def list_checkpoints(
     run_dir: str|Path, # run directory
-) -> list[Path]:       # oldest first; unfinished and damaged ones have other names and are not among them
+) -> list[Path]:       # oldest first; unfinished and damaged ones have other names and are not listed
     "The checkpoints of a run."
     found = (p for p in Path(run_dir, 'checkpoints').glob('step-*') if p.name.removeprefix('step-').isdecimal())
     return sorted(found, key=checkpoint_step)
@@ -175,13 +175,13 @@ def save_checkpoint(
     model,                            # `GPT`
     tokenizer,                        # of the model, so that the directory opens with `load_model`
     optimizer: torch.optim.Optimizer, # of the model
-    state: dict,                      # whatever else the trainer must remember, as JSON (tuples come back as lists)
+    state: dict,                      # everything else that the trainer must remember, as JSON (tuples come back as lists)
     keep_last: int = 2,               # see `rotate_checkpoints`
     modules: dict|None = None,        # name: `nn.Module` saved beside the model, such as a value head
-    score: float|None = None,         # how good the model is, higher is better; None: not known
+    score: float|None = None,         # of the model, higher is better; None: not known
     keep_best: int = 0,               # see `rotate_checkpoints`
 ) -> Path:                            # RUN/checkpoints/step-N
-    "Save all that is needed to go on. Raises OSError when the disk will not have it; then every older checkpoint is as it was."
+    "Save everything needed to continue. Raises OSError when the disk refuses; older checkpoints are then unchanged."
     if keep_last < 1: raise ValueError(f'keep_last must be at least 1, got {keep_last}')
     try: json.dumps(state)
     except TypeError as e: raise ValueError(f'the state of a checkpoint must be JSON: {e}') from e
@@ -197,7 +197,7 @@ def save_checkpoint(
 # %% ../../nbs/run/01_checkpoint.ipynb #8117a1b4
 def stable_checkpoint(
     run_dir: str|Path, # run directory
-) -> Path|None:        # None when none is named, or the one that was named is no more
+) -> Path|None:        # None when none is named, or the named one no longer exists
     "The checkpoint to go back to when something breaks."
     file = Path(run_dir, 'checkpoints', 'stable.json')
     path = file.with_name(json.loads(file.read_text())['checkpoint']) if file.is_file() else None
@@ -208,7 +208,7 @@ def mark_stable(
     run_dir: str|Path, # run directory
     step: int,         # of an existing checkpoint
 ) -> None:
-    "Name the checkpoint to go back to; the one named before is like any other again. Raises FileNotFoundError when there is no such checkpoint."
+    "Name the checkpoint to go back to, in place of the one named before. Raises FileNotFoundError when it does not exist."
     path = Path(run_dir, 'checkpoints', f'step-{step}')
     if not path.is_dir(): raise FileNotFoundError(f'there is no checkpoint {path} that could be called stable')
     write_at_once(path.with_name('stable.json'), json.dumps(dict(checkpoint=path.name)) + '\n')
@@ -216,16 +216,16 @@ def mark_stable(
 # %% ../../nbs/run/01_checkpoint.ipynb #027605a6
 def _score(path):
     try: return json.loads((path/'MANIFEST.json').read_text())['score']
-    except (OSError, ValueError, KeyError): return None      # damaged: never one of the best
+    except (OSError, ValueError, KeyError): return None      # a damaged checkpoint is never one of the best
 
 
 def rotate_checkpoints(
     run_dir: str|Path,  # run directory
     step: int,          # where the run stands: later checkpoints are removed
     keep_last: int,     # how many of the newest stay, >= 1
-    keep_best: int = 0, # how many with the highest score stay beside them; of equal ones the newer
+    keep_best: int = 0, # how many with the highest score stay as well; of equal scores the newer
 ) -> None:
-    "Remove what need not be kept; never the one that is called stable."
+    "Remove checkpoints that need not be kept; never the stable one."
     past = [p for p in list_checkpoints(run_dir) if checkpoint_step(p) <= step]
     scores = {p: s for p in past if (s := _score(p)) is not None}
     best = sorted(scores, key=lambda p: (scores[p], checkpoint_step(p)), reverse=True)[:keep_best]
@@ -234,11 +234,11 @@ def rotate_checkpoints(
 
 # %% ../../nbs/run/01_checkpoint.ipynb #bb518478
 class CheckpointError(ValueError):
-    "A checkpoint that is missing or is not what was written; the message names the file."
+    "A checkpoint that is missing or damaged; the message names the file."
 
 
 def _read_manifest(path):
-    "The manifest, if it is whole."
+    "The manifest, checked."
     if not (path/'MANIFEST.json').is_file(): raise CheckpointError(f'no checkpoint at {path}: MANIFEST.json is missing')
     try: record = json.loads((path/'MANIFEST.json').read_bytes())
     except ValueError: record = None
@@ -271,7 +271,7 @@ def _shapes(tensors): return {name: list(x.shape) for name, x in tensors.items()
 
 
 def _check_fit(path, saved, found, record, model, optimizer, modules):
-    "Refuse a checkpoint of other shapes."
+    "Refuse a checkpoint with other shapes."
     if saved.config != model.config:
         raise ValueError(f'{path} holds a model of another shape: {saved.config}, not {model.config}')
     for name, module in modules.items():
@@ -289,10 +289,10 @@ def load_checkpoint(
     path: str|Path,                             # .../checkpoints/step-N
     model,                                      # `GPT` of the same shape; its weights are overwritten
     optimizer: torch.optim.Optimizer|None = None, # built over the model's parameters in the same order; its options stay. None loads weights only
-    modules: dict|None = None,                  # name: `nn.Module` to restore as well, as they were saved
-    generators: bool = False,                   # put the process's random generators back, too
+    modules: dict|None = None,                  # name: `nn.Module` to restore as well
+    generators: bool = False,                   # restore the process's random generators as well
 ) -> dict:                                      # the `state` that was saved
-    "Put everything back to where it was, once all of it has been found intact and fitting."
+    "Restore everything, once all of it is known to be intact and to fit."
     path, modules = Path(path), modules or {}
     manifest = verify_checkpoint(path)
     for name in modules:
@@ -310,7 +310,7 @@ def load_checkpoint(
 
 # %% ../../nbs/run/01_checkpoint.ipynb #86d5023e
 def _set_aside(path):
-    "Rename a damaged checkpoint, so that it is no checkpoint any more; nothing is deleted."
+    "Rename a damaged checkpoint, so that it no longer counts as one; nothing is deleted."
     free = (name for n in itertools.count() if not (name := path.with_name(f'{path.name}.damaged{n or ""}')).exists())
     aside = path.rename(next(free))
     fsync(path.parent)
@@ -319,9 +319,9 @@ def _set_aside(path):
 
 def latest_good_checkpoint(
     run_dir: str|Path,       # run directory
-    set_aside: bool = True,  # rename damaged ones to step-N.damaged and clear up after a process that died; False only looks
+    set_aside: bool = True,  # rename damaged ones to step-N.damaged and clean up after a process that died; False changes nothing
 ) -> tuple[Path|None, list[str]]: # the newest that verifies, None when there is none; a sentence for each damaged one
-    "Where to go on from."
+    "The checkpoint to continue from."
     found = []
     if set_aside: _sweep(Path(run_dir, 'checkpoints'))
     for path in reversed(list_checkpoints(run_dir)):
@@ -336,7 +336,7 @@ def latest_good_checkpoint(
 def latest_checkpoint(
     run_dir: str|Path, # run directory; nothing in it is changed
 ) -> Path|None:        # the newest checkpoint that verifies; None when there is none
-    "The model that a run has reached."
+    "The newest intact checkpoint of a run."
     path, found = latest_good_checkpoint(run_dir, set_aside=False)
     for sentence in found: warnings.warn(sentence)
     return path
@@ -350,17 +350,17 @@ def config_changes(
     was: dict, # a configuration as a dictionary
     now: dict, # another; a field that only one of them has is no change
 ) -> dict[str, str]: # name of a field: 'NAME WAS -> NOW'
-    "What differs between two configurations, field by field."
+    "The differences between two configurations, field by field."
     return {name: f'{name} {was[name]} -> {value}' for name, value in now.items() if name in was and was[name] != value}
 
 
 def reopen_run(
     run: str|Path,       # its directory
-    config: Config,      # under which it is to go on
-    allow_config_change: bool = False, # go on even if more has changed than that
+    config: Config,      # of the run from here on
+    allow_config_change: bool = False, # accept other changes too
     may_change: tuple[str, ...] = MAY_CHANGE, # fields that may change anyway
 ) -> Path:               # its directory
-    "Check that a run can go on under a configuration. Raises ValueError that lists what has changed."
+    "Check that a run can continue with a configuration. Raises ValueError with a list of the changes."
     out = Path(run)
     if not (out/'config.json').is_file(): raise ValueError(f'{out} is not a run directory: it has no config.json')
     try: started = type(config).from_json((out/'config.json').read_text())
@@ -375,7 +375,7 @@ def reopen_run(
 def data_sha256(
     data: str, # `data` of a configuration
 ) -> str|None: # of the file, or of the names and contents of a directory's parquet files; None when there is no local file
-    "Which rows these are."
+    "The checksum of the rows."
     path = (Path(str(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'))
             if data == 'positions' else Path(data))
     if path.is_file(): return file_sha256(path)
@@ -387,7 +387,7 @@ def data_sha256(
 def model_sha256(
     model, # any `nn.Module`
 ) -> str:
-    "Which weights these are."
+    "The checksum of the weights."
     digest = hashlib.sha256()
     for name, x in sorted(model.state_dict().items()):
         digest.update(name.encode())
@@ -398,8 +398,8 @@ def model_sha256(
 def origin_of(
     config: TrainConfig, # data
     model,               # before its first step
-) -> dict:               # version, torch, data, model; as JSON can hold it
-    "What a run is made of, besides its configuration."
+) -> dict:               # version, torch, data, model; for JSON
+    "The origin of a run: versions, and checksums of rows and weights."
     return dict(version=__version__, torch=torch.__version__, data=data_sha256(config.data), model=model_sha256(model))
 
 # %% ../../nbs/run/01_checkpoint.ipynb #6b846e2a
@@ -407,9 +407,9 @@ def check_origin(
     run: str|Path,  # for the message
     was: dict,      # from `origin_of`, when the checkpoint was written
     now: dict,      # from `origin_of`
-    allow_config_change: bool = False, # other rows or other starting weights are a warning, too
-) -> list[str]:     # a sentence for each thing that has changed and may
-    "Is it still the same run? Raises ValueError when it is not."
+    allow_config_change: bool = False, # other rows or other starting weights are only a warning
+) -> list[str]:     # a sentence for each permitted change
+    "Check that it is still the same run. Raises ValueError when it is not."
     words = dict(data='the rows are not the ones', model='the starting weights are not the ones')
     serious = [f'{words[name]} that the run began with' for name in words if was[name] != now[name]]
     if serious and not allow_config_change:
@@ -422,7 +422,7 @@ def check_origin(
 def starting_point(
     run: str|Path, # run directory
 ) -> tuple[Path|None, list[str]]: # the newest intact checkpoint, None before the first one; a sentence for each damaged one
-    "Where a run goes on. Raises CheckpointError when no checkpoint is intact any more: starting over would delete what is known of the run."
+    "The checkpoint a run continues from. Raises CheckpointError when all checkpoints are damaged: starting over would delete the log of the run."
     found, told = latest_good_checkpoint(run)
     lost = sorted(p.name for p in Path(run, 'checkpoints').glob('step-*.damaged*'))
     if not found and lost:
@@ -435,7 +435,7 @@ def starting_point(
 def only_writer(
     run: str|Path, # run directory with its train.log
 ) -> Iterator[None]:
-    "Keep other processes out. Raises ValueError when one is already there, OSError when nothing can be written."
+    "Lock a run for this process. Raises ValueError when another process holds the lock, OSError when nothing can be written."
     with open(Path(run)/'train.log', 'a') as f:
         try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError: raise ValueError(f'{run} is being written by another process') from None
@@ -452,7 +452,7 @@ def is_complete(
     run: str|Path,       # run directory
     config: TrainConfig, # max_steps
 ) -> bool:
-    "Trained to the end, and compared."
+    "Has the run made all its steps and its comparison?"
     return (Path(run, 'comparison.json').exists()
             and [checkpoint_step(p) for p in list_checkpoints(run)][-1:] == [config.max_steps])
 

@@ -19,22 +19,22 @@ LEVELS = ('ok', 'warn', 'act')
 
 @dataclass(frozen=True)
 class Signal:
-    "What one sign says about one step."
+    "One signal about one step."
     name: str         # 'finite', 'kl', 'reward', 'negative', 'loss', 'entropy', 'clipping', 'silence', 'format', 'throughput' or 'memory'
-    value: float|None # what was measured, in the unit of its metric; None when that is not a finite number
+    value: float|None # the measured value, in the unit of its metric; None when it is not finite
     level: str        # 'ok', 'warn' or 'act'
-    sentence: str     # for people
+    sentence: str     # for the reader
 
 
 def worst(
     signals: list[Signal], # perhaps none
 ) -> int:                  # 0 ok, 1 warn, 2 act
-    "The highest level."
+    "The highest level among the signals."
     return max((LEVELS.index(s.level) for s in signals), default=0)
 
 
 def _above(name, value, text, warn, act=math.inf):
-    "A signal that grows worse with its value."
+    "A signal that gets worse as its value rises."
     level = 'act' if value >= act else 'warn' if value >= warn else 'ok'
     limit = '' if level == 'ok' else f' (limit {act if level == "act" else warn:.3g})'
     return Signal(name, value, level, f'{text} {value:.3g}{limit}')
@@ -47,19 +47,19 @@ def _below(name, value, text, warn):
 
 # %% ../../nbs/run/02_health.ipynb #ea608115
 def process_memory_gb() -> float: # resident set, in units of 1e9 bytes
-    "Memory that this process holds now; where the system does not tell, the most that it ever held."
+    "Memory that this process holds now; where the system does not report it, the most that it ever held."
     statm = Path('/proc/self/statm')
     if statm.exists(): return int(statm.read_text().split()[1]) * resource.getpagesize() / 1e9
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024) / 1e9
 
 # %% ../../nbs/run/02_health.ipynb #c63498a0
-MACHINE = ('throughput', 'memory')   # about the machine: told, but in no decision and no metric
-# those that can make a run go back: a step with one of them does not count as healthy
+MACHINE = ('throughput', 'memory')   # about the machine: reported, but part of no decision and no metric
+# signals that can make a run go back: a step with one of them does not count as healthy
 _DANGER = ('finite', 'kl', 'reward')
 
 # %% ../../nbs/run/02_health.ipynb #7396fd11
 class HealthMonitor:
-    "Looks at every row of metrics."
+    "Judges every row of metrics."
     def __init__(self,
         config: TrainConfig, # thresholds, section Health
     ):
@@ -68,7 +68,7 @@ class HealthMonitor:
 
     def check(self,
         row: dict, # of metrics.jsonl, with memory_gb; once for every step
-    ) -> list[Signal]: # of what could be judged; the worst one decides
+    ) -> list[Signal]: # those that could be judged; the worst one decides
         "Judge a step."
         self.skips = self.skips + 1 if row['skipped'] else 0
         signals = [s for look in (_finite, _kl, _reward, _step, _windows, _machine) for s in look(self, row)]
@@ -77,14 +77,14 @@ class HealthMonitor:
 
     def news(self,
         signals: list[Signal], # from `check`
-    ) -> list[Signal]:         # those whose level is not what it was
-        "What is worth a line: a sign that stays bad is told once."
+    ) -> list[Signal]:         # those whose level has changed
+        "The signals worth a line: one that stays bad is reported once."
         new = [s for s in signals if s.level != self.told.get(s.name, 'ok')]
         self.told |= {s.name: s.level for s in signals}
         return new
 
-    def state_dict(self) -> dict: # as JSON can hold it
-        "What it remembers."
+    def state_dict(self) -> dict: # for JSON
+        "Everything it remembers."
         return dict(seen={k: list(v) for k, v in self.seen.items()}, best_reward=self.best_reward,
                     skips=self.skips, unhealthy=self.unhealthy, told=dict(self.told))
 
@@ -100,7 +100,7 @@ class HealthMonitor:
         return self.seen[name]
 
     def _limit(self, name, fixed):
-        "A threshold, moved up to what is usual in this run."
+        "A threshold, raised to the usual values of this run."
         past = self.seen.get(name, [])
         if not self.config.health_adaptive or len(past) < self.config.health_window: return fixed
         return max(fixed, median(past) + self.config.health_adaptive * median(abs(x - median(past)) for x in past))
@@ -134,7 +134,7 @@ def _reward(monitor, row):
 
 # %% ../../nbs/run/02_health.ipynb #a895fd3d
 def _step(monitor, row):
-    "Signs that one step shows; they only warn."
+    "Signals from a single step; they only warn."
     if row['skipped']: return []
     rises = monitor.seen['loss rises'] = [*monitor.seen.get('loss rises', []), row['loss']]
     if len(rises) > 1 and rises[-1] <= rises[-2]: rises[:-1] = []
@@ -144,7 +144,7 @@ def _step(monitor, row):
 
 
 def _windows(monitor, row):
-    "Signs of which one step says little; they only warn."
+    "Signals from the mean of a window; they only warn."
     if row['skipped']: return []
     found, config = [], monitor.config
     values = dict(entropy=row['entropy_nats'], clipping=row['clip_share_low'] + row['clip_share_high'],
@@ -163,7 +163,7 @@ def _windows(monitor, row):
 
 
 def _machine(monitor, row):
-    "Against the usual time, and against the memory of the first window."
+    "Time and memory, compared with the usual time and with the memory of the first window."
     usual, first, found, config = monitor.seen.get('seconds', []), monitor.seen.setdefault('memory', []), [], monitor.config
     if len(usual) == config.health_window:
         found.append(_above('throughput', row['time_s']/median(usual),
@@ -177,10 +177,10 @@ def _machine(monitor, row):
 
 # %% ../../nbs/run/02_health.ipynb #7e84b5ed
 class HealthError(RuntimeError):
-    "The run is not well, and going back did not help; the message says what was seen, `run` is its directory."
+    "A run that is not healthy even after going back; the message gives the signals, `run` is its directory."
     def __init__(
         self,
-        sentence: str, # what was seen, and how often the run went back
+        sentence: str, # the signals, and how often the run went back
         run: Path,     # its directory, with a post_mortem.json
     ):
         super().__init__(sentence)

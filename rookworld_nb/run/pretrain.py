@@ -164,13 +164,13 @@ _PRETRAIN_MAY_CHANGE = ('output_dir', 'branch_from', 'device', 'threads', 'worke
                         'eval_every', 'eval_prompts', 'save_every', 'keep_last')
 
 def _origin(config, model, shards):
-    "What a run is made of, besides its configuration; files by name and checksum."
+    "The origin of a run, besides its configuration; files by name and checksum."
     return dict(version=__version__, torch=torch.__version__, model=model_sha256(model),
                 data={'/'.join(Path(s).parts[-2:]): file_sha256(s) for s in shards if Path(s).is_file()})
 
 
 def _written(out, name):
-    "Rows of a file of the run; none when it is not there yet."
+    "The rows of a file of the run; none when there is no such file yet."
     return list(read_rows(out/f'{name}.jsonl'))
 
 
@@ -198,7 +198,7 @@ def _held_out(config, shards):
 
 # %% ../../nbs/run/05_pretrain.ipynb #45b1766a
 def _branch(out, source):
-    "Copy a checkpoint, and what its run had written by then, into a new run directory."
+    "Copy a checkpoint, and the rows its run had written by then, into a new run directory."
     source = Path(source)
     path = source if source.name.startswith('step-') else latest_good_checkpoint(source, set_aside=False)[0]
     if path is None or not path.is_dir(): raise FileNotFoundError(f'branch_from: there is no checkpoint in {source}')
@@ -208,7 +208,7 @@ def _branch(out, source):
 
 
 def _take_up(out, config, model, optimizer, origin, allow_config_change):
-    "Put everything back to where the last intact checkpoint was, and say what is different from then. Steps done."
+    "Restore the last intact checkpoint, report what has changed since, and return the number of steps done."
     log, (found, told), done = RunLog(out), starting_point(out), 0
     if found:
         state = load_checkpoint(found, model, optimizer, generators=True)
@@ -234,11 +234,11 @@ def _kept(out):
 
 # %% ../../nbs/run/05_pretrain.ipynb #e52eb121
 def pretrain(
-    config: PretrainConfig,    # every choice
-    resume: Path|None = None,  # run directory to go on with
-    allow_config_change: bool = False, # go on even under other choices or on other rows
+    config: PretrainConfig,    # every choice of the run
+    resume: Path|None = None,  # run directory to continue
+    allow_config_change: bool = False, # continue even with other choices or other rows
 ) -> Path:                     # the run directory; `load_model` opens it
-    "Supervised training from scratch (or from `init`) on P rows of files and A rows made on the way."
+    "Supervised training from scratch (or from `init`) on P rows of files and generated A rows."
     out = reopen_run(resume, config, allow_config_change, _PRETRAIN_MAY_CHANGE) if resume else None
     if config.threads: torch.set_num_threads(config.threads)
     seed_generators(config.seed)
@@ -258,7 +258,7 @@ def pretrain(
 
 # %% ../../nbs/run/05_pretrain.ipynb #9124be6d
 def _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt):
-    "Step after step; measured and saved when it is due, and at the end."
+    "Train step by step; evaluate and save when due, and at the end."
     log, rates, recent = RunLog(out), deque(maxlen=100), dict(P=deque(maxlen=50), A=deque(maxlen=50))
     with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=None) as bar:
         for step in range(done + 1, config.max_steps + 1):

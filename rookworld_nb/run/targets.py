@@ -62,8 +62,8 @@ def _mirrored_fen(
 
 def _mirrored(
     example: Example, # task P
-) -> Example:         # the row that a player of the other colour would have met
-    "A P row with the colours swapped; the evals are the side to move's and stay."
+) -> Example:         # the same row for a player of the other colour
+    "A P row with the colours swapped; the evals stay, because they belong to the side to move."
     t = example.target
     return replace(example, task=PolicyTask(_mirrored_fen(example.fen)), published_best=None,
                    target=PolicyAnswer(tuple(map(_mirrored_move, t.moves)), t.evals, _mirrored_move(t.best)))
@@ -71,10 +71,10 @@ def _mirrored(
 # %% ../../nbs/run/04_targets.ipynb #9ed08804
 def candidate_odds(
     example: Example,   # task P, candidates in any order
-    spread: float,      # tau, in expected score; small: nearly only the best
-    legal_share: float = 0.0, # lambda, 0 to below 1: odds at the first place that go to all legal moves alike
+    spread: float,      # tau, in expected score; small: almost all on the best
+    legal_share: float = 0.0, # lambda, 0 to below 1: share at the first place that is spread over all legal moves
 ) -> list[dict[str, float]]: # for each candidate's place: move and its probability, adding up to 1
-    "What may stand where a candidate stands."
+    "The target distribution at each candidate's place."
     moves, worth = example.target.moves, [win_probability(e) for e in example.target.evals]
     found = []
     for j in range(len(moves)):
@@ -98,11 +98,11 @@ def _reordered(
 # %% ../../nbs/run/04_targets.ipynb #fa0a2cfe
 @dataclass(frozen=True)
 class TokenRow:
-    "A row as the model reads it, and what it should learn from it."
+    "A row as token ids, and what the model should learn from it."
     prompt: list[int]           # token ids
     completion: list[int]       # token ids, end token included
     weights: list[float]|None = None # of each completion token in the loss; None: 1
-    soft: dict[int, list[tuple[int, float]]]|None = None # place -> (token id, weight) pairs. Places count from the completion's start, -1 is the prompt's last token. A weight above 0 is a probability times the weight of the place; one below 0 says that the token must not stand there, and how much that counts
+    soft: dict[int, list[tuple[int, float]]]|None = None # place -> (token id, weight) pairs. Places count from the completion's start; -1 is the prompt's last token. A weight above 0 is a probability times the weight of the place; a weight below 0 marks a token that must not stand there
 
 
 @cache
@@ -112,7 +112,7 @@ def _move_id(tokenizer, uci):
 
 
 def _legal_odds(example, tokenizer, prompt, weight):
-    "Of an A row: odds over the legal moves, where its prompt names one."
+    "For an A row: a distribution over the legal moves, at the place of the move in the prompt."
     legal = [m.uci() for m in chess.Board(example.fen).legal_moves] if weight else []
     asked = _move_id(tokenizer.name, example.task.uci)
     if not legal or asked is None: return None
@@ -122,11 +122,11 @@ def _legal_odds(example, tokenizer, prompt, weight):
 def tokenize(
     example: Example, # a row
     tokenizer,        # see `load_tokenizer`
-    spread: float = 0.0, # P: see `candidate_odds`; 0: the text as it stands
+    spread: float = 0.0, # P: see `candidate_odds`; 0: the text itself
     legal_share: float = 0.0, # P: see `candidate_odds`
     eval_weight: float = 1.0, # P: weight of the tokens of evaluations
-    repeat_weight: float = 0.0, # P, with spread: weight of not naming a candidate twice
-    legal_weight: float = 0.0, # A: weight of the odds over legal moves where the prompt names its move
+    repeat_weight: float = 0.0, # P, with spread: weight of the loss for repeated candidates
+    legal_weight: float = 0.0, # A: weight of the distribution over legal moves at the move of the prompt
 ) -> TokenRow:        # in the tokenizer's style
     "A row as token ids. Raises ValueError when odds are asked for and a move is more than one token."
     prompt = tokenizer.encode(example.prompt(tokenizer.style))
@@ -136,7 +136,7 @@ def tokenize(
                          f'not {tokenizer.name!r}')
     if example.kind == 'A': return TokenRow(prompt, completion, soft=_legal_odds(example, tokenizer, prompt, legal_weight))
     if not spread and eval_weight == 1: return TokenRow(prompt, completion)
-    if len(completion) != 20: return TokenRow(prompt, completion)   # a number beyond the vocabulary: written in bytes
+    if len(completion) != 20: return TokenRow(prompt, completion)   # a number outside the vocabulary is written in bytes
     places = candidate_odds(example, spread, legal_share) if spread else []
     listed = [dict.fromkeys(example.target.moves[:j], -repeat_weight) if repeat_weight else {} for j in range(len(places))]
     soft = {1 + j: [(_move_id(tokenizer.name, m), p) for m, p in (odds | listed[j]).items()] for j, odds in enumerate(places)}
@@ -145,14 +145,14 @@ def tokenize(
 # %% ../../nbs/run/04_targets.ipynb #9ba4b57d
 @dataclass(frozen=True)
 class Batch:
-    "Some rows as a right-padded rectangle, and what is to be learned where."
+    "Rows padded on the right, and what is to be learned at each place."
     ids: Tensor       # (B, T) int64
-    learned: Tensor   # (B, T) bool, True on completion tokens and wherever odds are given
-    weights: Tensor   # (B, T) float, what the token that stands there counts; 0 on prompts, on padding and where odds are given
-    soft_row: Tensor  # (K,) int64, row of each token of the odds
+    learned: Tensor   # (B, T) bool, True on completion tokens and wherever a distribution is given
+    weights: Tensor   # (B, T) float, weight of the token at this place; 0 on prompts, on padding and where a distribution is given
+    soft_row: Tensor  # (K,) int64, row of each token of a distribution
     soft_column: Tensor # (K,) int64, its column in `ids`
     soft_token: Tensor # (K,) int64, the token
-    soft_weight: Tensor # (K,) float, its probability times the weight of the place; a negative one says that it must not stand there
+    soft_weight: Tensor # (K,) float, its probability times the weight of the place; negative for a token that must not stand there
 
     def to(self,
         device: str, # where the model is
@@ -162,7 +162,7 @@ class Batch:
 
 # %% ../../nbs/run/04_targets.ipynb #4652f066
 def _offsets(counts):
-    "Where each of several stretches, laid end to end, begins."
+    "The start of each of several stretches that are stored end to end."
     return counts.cumsum(0) - counts
 
 
@@ -213,10 +213,10 @@ def completion_loss(
     model: GPT,    # any
     batch: Batch,  # on the model's device
 ) -> Tensor:       # scalar, mean cross-entropy in nats per learned token
-    "How far the model's odds are from the target's, where something is learned."
+    "The cross-entropy between target and model, over the places that are learned."
     first = int(batch.learned.any(0).nonzero()[0])
     learned, ids = batch.learned[:, first:], batch.ids[:, first:]
-    hidden = model.last_hidden(batch.ids[:, :-1], ids.shape[1])  # padding is on the right, where no real token looks
+    hidden = model.last_hidden(batch.ids[:, :-1], ids.shape[1])  # padding is on the right, where no real token attends
     logprobs = model.head(hidden[learned]).log_softmax(-1)                               # (N, V)
     written = logprobs.gather(1, ids[learned][:, None])[:, 0]                            # (N,)
     number = learned.flatten().cumsum(0).view_as(learned) - 1    # which of the N a place is
@@ -229,7 +229,7 @@ def task_of_step(
     step: int,        # from 0
     env_ratio: float, # share of the steps that are A, 0 to 1
 ) -> tuple[str, int]: # 'P' or 'A'; how many steps of that task came before
-    "What a step learns from."
+    "The task of a step."
     before, after = math.floor(step * env_ratio), math.floor((step + 1) * env_ratio)
     return ('A', before) if after > before else ('P', step - before)
 
@@ -257,7 +257,7 @@ def _is_labelled(shard): return shard.endswith('.parquet') and set(COLUMNS) <= s
 
 # %% ../../nbs/run/04_targets.ipynb #184fdacd
 def _from_positions(shards, rng, n):
-    "A rows from positions of files: of each position one move."
+    "A rows from positions of files, one move per position."
     shards = [s for s in shards if _is_labelled(s)]
     if not shards or not n: return []
     rows = [row for s in rng.sample(shards, min(len(shards), -(-n // 4000)))
@@ -274,7 +274,7 @@ def _env_block(
     shards: list[str],      # see `data_shards`; only labelled positions are used
     number: int,            # which block
 ) -> list[Example]:         # block_rows A rows of training positions, shuffled
-    "Rows that nobody has stored."
+    "A block of generated A rows."
     name, n = f'{config.seed} A {number}', config.block_rows
     rng = random.Random(name)
     rows = _from_positions(shards, rng, round(config.from_positions * n))
@@ -294,7 +294,7 @@ def _policy_rows(shard, seed, fix_best, max_bad_rows):
 
 
 def _evenly(shards, rng):
-    "A new order in which the shards of every directory come evenly."
+    "A new order, in which the shards of every directory are spread evenly."
     place = {}
     for d in sorted({os.path.dirname(s) for s in shards}):
         group = [s for s in shards if os.path.dirname(s) == d]
@@ -306,7 +306,7 @@ def _policy_block(
     config: PretrainConfig, # seed, block_rows, flip, shuffled, fix_best, max_bad_rows
     shards: list[str],      # see `data_shards`
     number: int,            # which block
-) -> list[Example]:         # block_rows P rows of training positions, shuffled; a small file's rows come several times
+) -> list[Example]:         # block_rows P rows of training positions, shuffled; rows of a small file occur several times
     "Rows from files, mixed."
     passes, at = divmod(number, -(-len(shards) // _SHARDS))
     order = _evenly(shards, random.Random(f'{config.seed} P {passes}'))
@@ -359,7 +359,7 @@ class RowStream:
         self.blocks = {}
 
     def _block(self, kind, number):
-        "This block; and the next one is begun."
+        "This block; the next one is started."
         if not self.pool:
             if (kind, number) not in self.blocks: self.blocks = {k: b for k, b in self.blocks.items() if k[0] != kind}
             return self.blocks.setdefault((kind, number), None) or self._keep(kind, number, _make_block(kind, number, *self.rest))
@@ -376,7 +376,7 @@ class RowStream:
     def batch(self,
         step: int,           # from 0
     ) -> tuple[str, Batch]:  # task, batch_size rows
-        "What a step learns from."
+        "The batch of a step."
         size = self.config.batch_size
         kind, before = task_of_step(step, self.config.env_ratio)
         number, at = divmod(before, self.config.block_rows // size)

@@ -54,7 +54,7 @@ class RunLog:
             os.fsync(f.fileno())
 
     def say(self,
-        line: str, # for people
+        line: str, # for the reader
     ) -> None:
         "Print a line and keep it in train.log."
         tqdm.write(line, file=sys.stdout)
@@ -62,10 +62,10 @@ class RunLog:
 
     def rewind(self,
         step: int, # steps done by the checkpoint; 0 when there is none
-        keep_eval: bool = False, # the evaluation of that very step is known to be whole
-        recoveries: int = 0, # that the checkpoint knows of
+        keep_eval: bool = False, # the evaluation of that very step is known to be complete
+        recoveries: int = 0, # recoveries that the checkpoint records
     ) -> None:
-        "Forget what comes after a checkpoint, and the evaluation of that very step: what was due is made again, the same."
+        "Remove the rows after a checkpoint, and the evaluation of that very step; both are made again, with the same result."
         for file in self.directory.glob('*.jsonl'):
             if file.stem.endswith('-discarded'): rows = [row for row in read_rows(file) if row['recovery'] <= recoveries]
             else:
@@ -77,7 +77,7 @@ class RunLog:
         step: int,     # that the run goes back to
         recovery: int, # its number, from 1
     ) -> None:
-        "Copy what comes after a checkpoint to NAME-discarded.jsonl."
+        "Copy the rows after a checkpoint to NAME-discarded.jsonl."
         for name in ('metrics', 'completions', 'eval'):
             file = self.directory/f'{name}.jsonl'
             rows = ([dict(recovery=recovery, **row) for row in read_rows(file) if row['step'] > step]
@@ -86,7 +86,7 @@ class RunLog:
 
 # %% ../../nbs/run/03_train.ipynb #7018899f
 def open_run(
-    output_dir: str|None, # where; None takes the next free runs/grpo-NNN
+    output_dir: str|None, # None: the next free runs/grpo-NNN
 ) -> Path:                # a directory without a run in it
     "Make the run directory; refuses one that already holds a run."
     if output_dir is None:
@@ -103,7 +103,7 @@ def open_run(
 
 # %% ../../nbs/run/03_train.ipynb #77c4a381
 class Interrupt:
-    "Ctrl-C and SIGTERM set `asked`, for the loop to stop after the step in progress; inside `at_once`, and the second time, they raise KeyboardInterrupt."
+    "Ctrl-C and SIGTERM set `asked`, and the loop stops after the step in progress. Inside `at_once`, and the second time, they raise KeyboardInterrupt."
     def __enter__(self):
         self.asked, self.patient, self.before = False, True, {}
         if threading.current_thread() is threading.main_thread():
@@ -119,7 +119,7 @@ class Interrupt:
 
     @contextlib.contextmanager
     def at_once(self):
-        "While nothing would be lost, do not wait."
+        "Stop at once, because nothing would be lost."
         self.patient = False
         try: yield
         finally: self.patient = True
@@ -127,7 +127,7 @@ class Interrupt:
 
 @contextlib.contextmanager
 def _kept(out):
-    "Whatever stops a run, the last words say where it is and how to go on."
+    "Add to any error where the run is kept and how to continue it."
     try: yield
     except BaseException as e:
         e.add_note(f'kept in {out}: go on with rookworld_train --resume {out}')
@@ -135,14 +135,14 @@ def _kept(out):
 
 # %% ../../nbs/run/03_train.ipynb #fb49b3f6
 def evaluate_run(
-    model,               # what is measured
+    model,               # to evaluate
     tokenizer,           # of the model
     rows: list[Example], # held-out prompts
     log: RunLog,         # eval.jsonl gets the summary
     step: int,           # steps that the model has trained
-    config: TrainConfig, # seed of the samples; how training samples, and how long its answers may be
-) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, when that is another, 'tempered'
-    "Measure the model as it plays, as it samples, and as training samples it."
+    config: TrainConfig, # seed of the samples; sampling settings of training, and its longest answers
+) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, where it differs, 'tempered'
+    "Evaluate the model greedily, at temperature 1, and as training samples it."
     plain, trained = dict(temperature=1.0, top_k=0, top_p=1.0), {kind: sampling_settings(kind, config) for kind in 'PA'}
     limits = config.token_limits
     judged = dict(greedy=judge_rows(model, tokenizer, rows, temperature=0.0, limits=limits),
@@ -159,7 +159,7 @@ def _before_files(out: Path) -> dict[str, Path]:
 
 
 def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
-    "The evaluation before the first step; a run that has made one reads it back."
+    "The evaluation before the first step, read back from files where it was made already."
     files = _before_files(out)
     if done: return {decoding: pd.read_parquet(f) for decoding, f in files.items() if f.exists()}
     judged = measure(0)
@@ -170,7 +170,7 @@ def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
 
 
 def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame], held_out: list[Example]) -> str:
-    "Before and after on the same prompts, as paired differences, beside what trivial answers earn there; JSON."
+    "Paired differences on the same prompts, after minus before, beside the trivial policies; JSON."
     keys, changes = ['task', 'slice', 'metric'], [compare(before[d], after[d]).assign(decoding=d) for d in before]
     trivial = summarize(judge_trivial(held_out), resamples=100).rename(columns={'value': 'trivial'})[[*keys, 'trivial']]
     return pd.concat(changes, ignore_index=True).merge(trivial, 'left', keys).to_json(orient='records', indent=1)
@@ -179,7 +179,7 @@ def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame
 def load_prompts(
     config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts
 ) -> tuple[PromptSource, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed
-    "The rows of a run, from disjoint positions."
+    "The training and held-out rows of a run, from disjoint positions."
     how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows)
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     source = PromptSource(rows, config.seed, config.difficulty_filter)
@@ -197,13 +197,13 @@ def load_prompts(
 
 
 def _entropy_ids(config: TrainConfig, source: PromptSource, tokenizer):
-    "The vocabulary of the entropy; None is all of it."
+    "The tokens over which the entropy is taken; None: all."
     return (task_token_ids([*source.rows['P'][:2000], *source.rows['A'][:2000]], tokenizer)
             if config.entropy_over == 'task' else None)
 
 
 def _step_line(row: dict) -> str:
-    "The seeds' line for the terminal."
+    "The line of a step for the terminal."
     kl = '–' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:.4f}"
     loss = 'skipped' if row['loss'] is None else f"{round(row['loss'], 4) + 0:.4f}"
     norm = '–' if row['grad_norm'] is None else f"{row['grad_norm']:.2f}"
@@ -213,7 +213,7 @@ def _step_line(row: dict) -> str:
 
 
 def _legend(config: TrainConfig) -> str:
-    "What the lines of the steps count, said once."
+    "A legend for the lines of the steps, printed once."
     silent = (config.inner_steps * config.minibatches == 1 and config.baseline not in OUTSIDE_BASELINES
               and not (config.kl_coef or config.entropy_coef))
     return ('Reward is that of the sampled answers; P/E counts the prompts of each task that were asked first'
@@ -234,13 +234,13 @@ def _recent_reward(out: Path, steps: int, last: int) -> float:
 
 @dataclass
 class Running:
-    "All that moves in a run."
-    learner: Learner       # weights, optimizer, and what the options remember
-    source: PromptSource   # where the prompts are
-    monitor: HealthMonitor # what health remembers
+    "Everything that changes during a run."
+    learner: Learner       # weights, optimizer, and the state of the options
+    source: PromptSource   # the position among the prompts
+    monitor: HealthMonitor # the memory of the health checks
 
-    def state_dict(self) -> dict: # as JSON can hold it
-        "The numbers of all three."
+    def state_dict(self) -> dict: # for JSON
+        "The state of all three."
         return dict(learner=self.learner.state_dict(), source=self.source.state_dict(),
                     monitor=self.monitor.state_dict())
 
@@ -248,7 +248,7 @@ class Running:
         self,
         state: dict, # from `state_dict`
     ) -> None:
-        "Put them back."
+        "Restore all three."
         self.learner.load_state_dict(state['learner'])
         self.source.load_state_dict(state['source'])
         if 'monitor' in state: self.monitor.load_state_dict(state['monitor'])   # checkpoints of version 0.1 have none
@@ -263,7 +263,7 @@ def _keep(out: Path, step: int, running: Running, origin: dict) -> None:
 
 # %% ../../nbs/run/03_train.ipynb #9fe02f3a
 def _take_up(out: Path, running: Running, origin: dict, allow_config_change: bool) -> int: # steps done
-    "Put everything back to where the last intact checkpoint was, and say what is different from then."
+    "Restore the last intact checkpoint, and report what has changed since."
     learner = running.learner
     log, config, (found, told), done = RunLog(out), learner.config, starting_point(out), 0
     if found:
@@ -289,8 +289,8 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
     return done
 
 
-def _close_comparison(out: Path, done: int) -> bool: # the evaluation of step `done` is whole, the run once ended there
-    "Keep the comparison of a run that is made longer; drop the one of a run that went back."
+def _close_comparison(out: Path, done: int) -> bool: # the evaluation of step `done` is complete, because the run once ended there
+    "Keep the comparison of a run that is made longer; drop that of a run that went back."
     current, kept = out/'comparison.json', out/f'comparison-step-{done}.json'
     if current.exists():
         ended = TrainConfig.from_json((out/'config.json').read_text()).max_steps == done
@@ -299,10 +299,10 @@ def _close_comparison(out: Path, done: int) -> bool: # the evaluation of step `d
     return kept.exists()
 
 # %% ../../nbs/run/03_train.ipynb #005cad7e
-_POST_MORTEM = ('post_mortem.json', 'post_mortem.html')  # left by a run that stopped because it was not well
+_POST_MORTEM = ('post_mortem.json', 'post_mortem.html')  # written by a run that stopped because it was not healthy
 
 def _name_stable(out: Path, step: int, monitor: HealthMonitor, saving: bool) -> None:
-    "Call the newest checkpoint stable after which enough steps were healthy; before a checkpoint of this step is written (`saving`)."
+    "Mark the newest checkpoint that was followed by enough healthy steps as stable, before a checkpoint of this step is written (`saving`)."
     config, past = monitor.config, [p for p in list_checkpoints(out) if checkpoint_step(p) < step]
     leaving = past[:len(past) - config.keep_last + 1] if saving else []
     proven = [p for p in past if checkpoint_step(p) >= monitor.unhealthy
@@ -313,7 +313,7 @@ def _name_stable(out: Path, step: int, monitor: HealthMonitor, saving: bool) -> 
 
 
 def _intact_stable(log: RunLog) -> Path|None:
-    "The checkpoint to go back to; None is the beginning."
+    "The checkpoint to go back to; None: the beginning."
     found = stable_checkpoint(log.directory)
     try: return found and verify_checkpoint(found) and found
     except CheckpointError as e: log.say(str(e))
@@ -330,7 +330,7 @@ def _go_back(log: RunLog, running: Running, begin, origin: dict) -> tuple[Runnin
         running.load_state_dict(
             load_checkpoint(stable, learner.model, learner.optimizer, learner.modules(), generators=True))
     learner.recoveries, learner.micro_batch_size = recoveries, old.micro_batch_size
-    if stable: _keep(out, done, running, origin)                                  # from here on, it has happened
+    if stable: _keep(out, done, running, origin)                                  # from here on, the recovery is recorded
     else: rotate_checkpoints(out, 0, config.keep_last, config.keep_best)
     log.rewind(done, recoveries=recoveries)
     log.say(f'{out}: recovery {recoveries} of {config.max_recoveries}: '
@@ -350,9 +350,9 @@ def _give_up(out: Path, step: int, signals: list, recoveries: int):
 
 # %% ../../nbs/run/03_train.ipynb #bd094c24
 def train(
-    config: TrainConfig,          # every choice
-    resume: str|Path|None = None, # a run directory to go on with, see `reopen_run`
-    allow_config_change: bool = False, # go on even under other choices or on other rows
+    config: TrainConfig,          # every choice of the run
+    resume: str|Path|None = None, # a run directory to continue, see `reopen_run`
+    allow_config_change: bool = False, # continue even with other choices or other rows
 ) -> Path:                        # the run directory
     "Fine-tune with GRPO, from the first evaluation to the last. Raises HealthError when the run breaks and going back does not help."
     out = reopen_run(resume, config, allow_config_change) if resume else None
@@ -362,7 +362,7 @@ def train(
 
 
 def _train(config, out, scorer, allow_config_change):
-    "The run, in a new directory or in the one that is gone on with."
+    "The run, in a new directory or in a resumed one."
     model, tokenizer = load_model(config.model, pick_device(config.device))
     source, held_out = load_prompts(config)
     origin, first, ids = origin_of(config, model), source.state_dict(), _entropy_ids(config, source, tokenizer)
@@ -383,7 +383,7 @@ def _train(config, out, scorer, allow_config_change):
 
 # %% ../../nbs/run/03_train.ipynb #47ef49ac
 def _step(running: Running, log: RunLog, step: int) -> list: # signals
-    "One step, judged and written down."
+    "One step: train, judge, write the row."
     row, samples = train_step(running.learner, running.source, step)
     row['memory_gb'] = process_memory_gb()
     signals = running.monitor.check(row)
@@ -397,7 +397,7 @@ def _step(running: Running, log: RunLog, step: int) -> list: # signals
 
 
 def _repeat(running, begin, held_out, log, done, origin):
-    "Evaluate, step after step, evaluate, compare; without what is done."
+    "Evaluate, train, evaluate, compare; finished parts are skipped."
     config, out = running.learner.config, log.directory
 
     def measure(step):

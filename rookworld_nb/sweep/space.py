@@ -44,7 +44,7 @@ def gain_of(
     directory: Path, # of a run
     objective: str,  # see `parse_objective`
 ) -> tuple[float, float, float]: # gain, and its 95 % interval; the interval is nan for 'last N rewards'
-    "What a run gained. Raises ValueError when its files do not say."
+    "The gain of a run. Raises ValueError when its files do not have it."
     wanted = parse_objective(objective)
     if isinstance(wanted, int):
         rewards = [row['reward_mean'] for row in read_rows(directory/'metrics.jsonl')][-wanted:]
@@ -65,8 +65,8 @@ def gain_of(
 # %% ../../nbs/sweep/01_space.ipynb #e29916b8
 def shortfall(
     directory: Path, # of a finished run
-) -> str:            # why it is no success; '' when it is one
-    "Finite, and not worse than at the start?"
+) -> str:            # the reason; '' for a success
+    "Why a run is no success: a number that is not finite, or a reward that fell."
     for row in read_rows(directory/'metrics.jsonl'):
         if row.get('skipped'): return f'step {row["step"]} was skipped: {row.get("skip_reason", "no reason given")}'
         for name, value in row.items():
@@ -77,8 +77,8 @@ def shortfall(
 # %% ../../nbs/sweep/01_space.ipynb #2c5502b3
 @dataclass(frozen=True)
 class Space:
-    "What a sweep varies, around what, and what it looks for."
-    base: dict     # fields of TrainConfig that every trial has
+    "A search space: the fields that vary, the fields that are fixed, and the objective."
+    base: dict     # fields of TrainConfig that all trials share
     space: dict    # field: list of choices, or a range, a dict with low, high and perhaps log or step
     objective: str # 'DECODING TASK METRIC' or 'last N rewards', see `parse_objective`
 
@@ -114,7 +114,7 @@ def _ends(name, given):
 
 
 def _candidates(name, given):
-    "Values of a field to be tried on TrainConfig: all choices, or the ends of a range."
+    "The values of a field to try on TrainConfig: all choices, or the ends of a range."
     if isinstance(given, dict): return _ends(name, given)
     if not isinstance(given, list) or not given:
         raise ValueError(f'{name} must be a list of choices or a range {{low = …, high = …}}, not {given!r}')
@@ -126,7 +126,7 @@ def _candidates(name, given):
 
 # %% ../../nbs/sweep/01_space.ipynb #4e0e6e68
 def _possible(base, candidates):
-    "Raise what TrainConfig says to a value that works with nothing."
+    "Raise the error of TrainConfig for a value that works with no combination."
     for name, values in candidates.items():
         others = {k: v for k, v in candidates.items() if k != name}
         for value in values:
@@ -139,8 +139,8 @@ def _possible(base, candidates):
 
 
 def check_space(
-    space: Space, # as read
-) -> Space:       # with None for 'none'
+    space: Space, # as read from the file
+) -> Space:       # checked, with None for 'none'
     "Try every name and every value on `TrainConfig`. Raises ValueError naming the first that does not fit."
     parse_objective(space.objective)
     for name in (*space.base, *space.space): _check_name(name)
@@ -173,7 +173,7 @@ def read_space(
 
 # %% ../../nbs/sweep/01_space.ipynb #6f8d0368
 def make_sampler(
-    name: str,  # 'tpe', 'random' or 'grid' (whose points are queued, so nothing is sampled)
+    name: str,  # 'tpe', 'random' or 'grid' (its points are queued, so nothing is sampled)
     seed: int,  # of the sweep
     number: int, # of the trial
 ) -> optuna.samplers.BaseSampler:
@@ -185,7 +185,7 @@ def make_sampler(
 
 
 def draw(
-    trial,        # of Optuna: whoever has suggest_categorical, suggest_int and suggest_float
+    trial,        # an Optuna trial, or any object with suggest_categorical, suggest_int and suggest_float
     space: Space, # checked
 ) -> dict:        # a value for every field that varies
     "Ask Optuna for one point of the space."
@@ -202,7 +202,7 @@ def draw(
 # %% ../../nbs/sweep/01_space.ipynb #adb2aa91
 def grid(
     space: Space,  # every field with choices, a step, or whole numbers
-) -> list[dict]:   # every combination, the last field fastest
+) -> list[dict]:   # every combination; the last field changes fastest
     "All points of a space. Raises ValueError when there are infinitely many."
     axes = {}
     for name, given in space.space.items():

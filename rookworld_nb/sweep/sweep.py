@@ -31,7 +31,7 @@ _BAD, _LOW, _HIGH = '#c8453a', (185, 200, 215), (20, 80, 150)
 _HALO = ' paint-order="stroke" stroke="white" stroke-width="3"'   # keeps words readable on lines
 
 def _short(value):
-    "A value as one writes it on the command line, rounded."
+    "A value as on the command line, rounded."
     if isinstance(value, float): return f'{value:.3g}'
     if value is None or isinstance(value, bool): return {None: 'none', True: 'true', False: 'false'}[value]
     return str(value)
@@ -43,12 +43,12 @@ def _svg(width, height, parts):
 
 
 def _has_place(given, value):
-    "Is there a value? A trial whose worker was killed at once has drawn nothing."
+    "Does the trial have a value? A trial whose worker was killed at once has none."
     return value in given if isinstance(given, list) else value is not None
 
 
 def _place(given, value):
-    "Where a value lies on its axis, 0 to 1."
+    "The place of a value on its axis, 0 to 1."
     if isinstance(given, list): return (given.index(value) + 0.5)/len(given)
     low, high = given['low'], given['high']
     if given.get('log'): return math.log(value/low)/math.log(high/low)
@@ -56,7 +56,7 @@ def _place(given, value):
 
 
 def _ticks(given):
-    "Values to be written beside an axis."
+    "The values written beside an axis."
     if isinstance(given, list): return given
     low, high = given['low'], given['high']
     if given.get('log'): return [low, math.sqrt(low*high), high]
@@ -64,7 +64,7 @@ def _ticks(given):
 
 # %% ../../nbs/sweep/03_sweep.ipynb #78ec76c5
 def _trial_row(r, values, points, share):
-    "A trial as a line: `values` are pairs of field and value, `share` says how good it is, 0 to 1."
+    "A trial as a line: `values` are pairs of field and value, `share` is its place between the worst gain (0) and the best (1)."
     gained = not math.isnan(r.gain)
     shade = 'rgb(%d,%d,%d)' % tuple(a + (b - a)*share for a, b in zip(_LOW, _HIGH))
     colour = shade if gained or r.outcome == 'pruned' else _BAD
@@ -151,7 +151,7 @@ def _trials_html(table, names, out):
 
 
 def _reasons_html(table):
-    "Why runs did not succeed: the sentences without their numbers, counted."
+    "The reasons for failures, counted; numbers in the sentences are left out."
     bad = table[~table.success & table.outcome.isin(['failed', 'killed', 'finished'])]
     if not len(bad): return ''
     reasons = bad.reason.str.replace(r'[-+]?\d[\d.e+-]*', '…', regex=True)
@@ -182,7 +182,7 @@ def _page_html(
     study: optuna.Study, # its record
     space: Space,        # of the sweep
     out: Path,           # its directory
-    wanted: int,         # trials asked for
+    wanted: int,         # trials requested
 ) -> str:                # a whole HTML document without scripts or other files
     "The comparison of the trials."
     names = list(space.space)
@@ -194,14 +194,14 @@ def _page_html(
     varied = table_html(['field', 'values'], [[escaped(name), escaped(values(g))] for name, g in space.space.items()])
     base = ', '.join(f'{f} {_short(v)}' for f, v in space.base.items()) or 'the defaults'
     return document(f'{name} · rookworld sweep', f'''<p class="kicker">rookworld · sweep</p><h1>{escaped(name)}</h1><p class="lead">{rate}</p>
-<p>Trials: {escaped(counts)}; {wanted} asked for. Gain: {escaped(space.objective)}. In common: {escaped(base)}.</p>
-<p class="small">A run succeeds when it finishes, all its numbers are finite, and its held-out sampled reward is not
-below its start by more than its interval (95 %, as all intervals here). Pruned runs count neither way; a killed run
+<p>Trials: {escaped(counts)}; {wanted} requested. Gain: {escaped(space.objective)}. In common: {escaped(base)}.</p>
+<p class="small">A run succeeds when it finishes, all its numbers are finite, and its held-out sampled reward did not
+fall by more than its interval (95 %, as all intervals here). Pruned runs do not count; a killed run
 that was queued again counts once.</p>
 {varied}<h2>All trials</h2><figure>{_parallel_coordinates(table, space)}</figure><figure>{_gain_forest(table)}</figure>
-<p class="small">Above: a line a trial, the darker the better; red without a gain, dashed pruned.
+<p class="small">Above: one line per trial; darker is better, red has no gain, dashed was pruned.
 Below: gains with their intervals, red when the run is no success. The best of many trials looks better than it is:
-its interval does not know that it was picked. Run it again with other seeds before believing it.</p>
+its interval ignores that it was selected. Run it again with other seeds before you believe it.</p>
 <h2>Best configurations</h2>{_best_html(table, names, out)}
 <h2>Importance</h2>{_importance_html(importance(study))}{_reasons_html(table)}
 <h2>Trial by trial</h2>{_trials_html(table, names, out)}''')
@@ -221,21 +221,21 @@ def _write_page(
 def _when_parent_ends(
     action: Callable[[], object], # called in a thread of its own, once
 ) -> None:
-    "Call back when standard input ends."
+    "Call `action` when standard input ends."
     threading.Thread(target=lambda: (os.read(0, 1), action()), daemon=True).start()
 
 
 def end_with_parent() -> None:
-    "End this process as by SIGTERM when its parent ends, or closes the pipe."
+    "End this process as by SIGTERM when its parent ends or closes the pipe."
     _when_parent_ends(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 # %% ../../nbs/sweep/03_sweep.ipynb #c52b9b71
 def _start_process(
     command: list[str], # program and arguments
-    threads: int = 0,   # of torch and its libraries; 0 leaves that to them
+    threads: int = 0,   # of torch and its libraries; 0: their default
     **kw,               # to subprocess.Popen
 ) -> subprocess.Popen:  # `stdin.close()` asks it to end
-    "Start a process that outlives neither this one nor its pipe."
+    "Start a process that ends when this process or its pipe ends."
     environ = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')}
     if threads: environ['OMP_NUM_THREADS'] = str(threads)
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environ, **kw)
@@ -254,9 +254,9 @@ def _stop_process(
 # %% ../../nbs/sweep/03_sweep.ipynb #3b3786b1
 def _ending(
     code: int,  # exit code of a run; negative: the signal
-    log: str,   # what it printed
+    log: str,   # its printed output
 ) -> tuple[str, str]: # 'finished', 'failed' or 'killed'; the reason in one line
-    "How did a run end, and why?"
+    "How a run ended, and why."
     if code == 0: return 'finished', ''
     if code < 0: return 'killed', f'the run was ended by {signal.Signals(-code).name}'
     outcome = 'killed' if code == 130 else 'failed'
@@ -267,7 +267,7 @@ def _ending(
 
 # %% ../../nbs/sweep/03_sweep.ipynb #0a84988f
 def _report_rewards(trial, directory, every, reported):
-    "Tell Optuna the mean reward up to each due step since `reported`; gives back the last one."
+    "Report to Optuna the mean reward up to each due step since `reported`; return the last such step."
     rewards = [row['reward_mean'] for row in read_rows(directory/'metrics.jsonl')]
     for step in range(reported + every, len(rewards) + 1, every):
         trial.report(sum(rewards[:step])/step, step)
@@ -277,11 +277,11 @@ def _report_rewards(trial, directory, every, reported):
 
 def _watch(
     sweep: Sweep,              # of the trial
-    trial: optuna.Trial,       # that runs
-    process: subprocess.Popen, # its run
+    trial: optuna.Trial,       # running
+    process: subprocess.Popen, # of its run
     directory: Path,           # of the run
     max_steps: int,            # of the run
-    asked: threading.Event,    # set: the sweep is to stop
+    asked: threading.Event,    # set when the sweep is to stop
 ) -> tuple[str, str]:          # '' and '' when the run ended by itself; 'pruned' or 'killed' and why
     "Wait for a run; report its mean reward, and stop it when it is to be pruned."
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=max_steps//4)
@@ -306,7 +306,7 @@ def _run_trial(
     trial: optuna.Trial,    # just taken
     directory: Path,        # of its run
     command: list[str],     # the program that trains; --config FILE is added
-    asked: threading.Event, # set: the sweep is to stop
+    asked: threading.Event, # set when the sweep is to stop
 ) -> None:
     "One trial, from its draw to its end."
     fail = lambda reason: end_trial(sweep, trial.number, 'failed', reason, success=False)
@@ -337,7 +337,7 @@ def _work(
     config: str,  # a SweepConfig, as JSON
     command: str, # list of words, as JSON
 ) -> None:
-    "What a worker process does: trials, until there are enough or the sweep is gone."
+    "The work of a worker process: trials, until the sweep is complete or its process has ended."
     asked = threading.Event()
     _when_parent_ends(asked.set)
     sweep = Sweep(SweepConfig.from_json(config))
@@ -351,7 +351,7 @@ _WORK = 'import sys; from rookworld_nb.sweep.sweep import _work; _work(*sys.argv
 def _trial_line(
     trial: optuna.trial.FrozenTrial, # that has ended
 ) -> str:
-    "How a trial ended, for the terminal."
+    "The outcome of a trial, for the terminal."
     a = trial.user_attrs
     outcome = a.get('outcome', 'killed') + (f', gain {trial.value:+.4f}' if trial.state == TrialState.COMPLETE else '')
     words = [f'Trial {trial.number:4}', outcome, a.get('reason', ''), 'queued again' if a.get('again') else '']
@@ -359,7 +359,7 @@ def _trial_line(
 
 
 def _report(sweep, told):
-    "Say what has ended since the last time, and write the page."
+    "Print the trials that have ended since the last time, and write the page."
     new = [t for t in sweep.trials() if t.state.is_finished() and t.number not in told]
     for t in new: print(_trial_line(t), flush=True)
     told.update(t.number for t in new)
@@ -384,10 +384,10 @@ def _round(sweep, command, told):
 
 # %% ../../nbs/sweep/03_sweep.ipynb #8f0fe423
 def sweep(
-    config: SweepConfig, # every choice
+    config: SweepConfig, # every choice of the sweep
     command: list[str],  # the program that trains: --config FILE is added
 ) -> Path:               # the page
-    "Run trials until as many have ended as were asked for; started again, it goes on."
+    "Run trials until the requested number has ended; started again, it continues."
     study = Sweep(config)
     try:
         told = {t.number for t in study.trials() if t.state.is_finished()}
@@ -395,7 +395,7 @@ def sweep(
             records = len(told)
             _round(study, command, told)
             if study.ended() >= study.wanted or len(told) > records: continue
-            if study.missing() <= 0: time.sleep(2)   # another call, perhaps on another machine, has the last ones
+            if study.missing() <= 0: time.sleep(2)   # another process, perhaps on another machine, runs the last trials
             else:
                 raise RuntimeError('the workers ended without ending a trial, '
                                    f'{study.ended()} of {study.wanted} are done: see their messages above')
