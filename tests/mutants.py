@@ -13,8 +13,7 @@ from faults import faults, short
 
 TESTS = Path(__file__).resolve().parent
 ROOT, NBS, EQUIVALENT = TESTS.parent, TESTS.parent/'nbs', TESTS/'mutants_equivalent.csv'
-PAGES = {'index', '99_house', 'apps/01_play', 'measure/01_measures', 'report/01_run_files', 'report/02_curves', 'report/04_report', 'report/03_page', 'report/03_page',
-         'report/04_report', 'report/04_report', 'apps/05_cli', 'sweep/03_sweep', 'sweep/02_study'}   # rooms that show and order, and compute little
+PAGES = {'index', '99_house', '02_page', 'report/01_run_files', 'report/02_curves', 'report/03_cards', 'report/04_report', 'apps/05_cli'}   # rooms that show and order, and compute little
 FLAGGED = re.compile(r'^#\|\s*(slow|gpu|net|engine|default_exp|eval:\s*false)', re.M)
 MEMORY = 12 << 30   # bytes a fault may ask for
 
