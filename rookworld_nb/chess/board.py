@@ -30,7 +30,7 @@ def _board(fen):
 
 
 def _move(uci):
-    "The move that this text spells; None when it spells none."
+    "The move that a text spells; None when it spells none."
     try: return chess.Move.from_uci(uci)
     except ValueError: return None
 
@@ -42,7 +42,7 @@ class Transition:
     "What a move leads to."
     fen: str          # the next position; the given FEN, literally, when the move was illegal
     reward: float     # 1.0 the mover mates, 0.5 drawn, 0.001 otherwise legal, -1.0 illegal
-    terminated: bool  # the game is over, without anybody claiming a draw
+    terminated: bool  # the game is over, without a claimed draw
     truncated: bool   # the move was illegal
 
 # %% ../../nbs/chess/01_board.ipynb #9a09b9b0
@@ -85,7 +85,7 @@ def is_legal(
     return move is not None and move in board.legal_moves
 
 # %% ../../nbs/chess/01_board.ipynb #a2611dcf
-_FIVEFOLD_PLIES = 16 # half-moves from the first to the fifth time of a position, at least
+_FIVEFOLD_PLIES = 16 # half-moves from the first to the fifth occurrence of a position, at least
 
 
 def _undo(board, uci):
@@ -124,13 +124,13 @@ def _with_history(board, moves):
         root, undone = before, undone + 1
     first = _move(moves[-1-undone]) if 0 < undone < len(moves) else None
     if first and root.piece_type_at(first.to_square) == chess.PAWN and abs(first.to_square - first.from_square) == 16:
-        # after a double push a pawn could be taken: not the position it will be later
+        # after a double push a pawn could be taken en passant: another position than later
         root.ep_square = (first.to_square + first.from_square) // 2
     return _replay(root, moves[len(moves)-undone:]) or board
 
 # %% ../../nbs/chess/01_board.ipynb #7d9cf5c1
 def _push_published(board, move):
-    "Push as the published generator did; False, with its odd counters, when there is nothing to move."
+    "Play a move as the published generator did; False, with its odd counters, when the square is empty."
     if not move or move.drop or board.piece_at(move.from_square):
         board.push(move)
         return True
@@ -170,7 +170,7 @@ _NOT_A_FEN = re.compile('[.]|[1-8][1-8]')   # dots already, or two counts of emp
 def board_squares(
     placement: str, # first field of a FEN
 ) -> str:           # 64 characters, a8 first, '.' for empty
-    "The squares of a board as the FEN lists them; ValueError when they are not 8 ranks of 8."
+    "The squares of a board in the order of the FEN; ValueError when they are not 8 ranks of 8."
     ranks = placement
     for digit, dots in _DOTS: ranks = ranks.replace(digit, dots)
     if not _BOARD.fullmatch(ranks) or _NOT_A_FEN.search(placement):
@@ -183,8 +183,8 @@ class FenReport:
     "Which fields of a predicted FEN are right."
     changed_right: int # squares right, of those the move had to change
     changed_total: int # squares the move had to change
-    kept_right: int    # squares right, of those it had to leave alone
-    kept_total: int    # squares it had to leave alone: 64 - changed_total
+    kept_right: int    # squares right, of those the move had to leave unchanged
+    kept_total: int    # squares the move had to leave unchanged: 64 - changed_total
     side: bool         # side to move right
     castling: bool     # castling rights right
     en_passant: bool   # en-passant square right

@@ -37,7 +37,7 @@ from ..files import file_sha256, hub_failure, quiet_hub
 # %% ../../nbs/chess/06_dataset.ipynb #d50f832f
 @dataclass(frozen=True)
 class Example:
-    "One prompt with the truth that verifies it."
+    "One prompt with its true answer."
     task: PolicyTask|EnvTask           # the question
     target: PolicyAnswer|EnvAnswer     # the answer; for P the best move is the repaired one
     phase: str = ''                    # 'opening', 'middlegame', 'endgame', or '' when unknown
@@ -76,7 +76,7 @@ class Example:
 _HARMLESS = chess.STATUS_BAD_CASTLING_RIGHTS | chess.STATUS_INVALID_EP_SQUARE
 
 def _check_moves(fen, moves):
-    "ValueError when a position is impossible, or a move of it illegal or named twice."
+    "ValueError when a position is impossible, or one of its moves is illegal or named twice."
     board = chess.Board(fen)
     if board.status() & ~_HARMLESS: raise ValueError(f'not a possible position: {fen!r}')
     if len(set(moves)) < len(moves): raise ValueError(f"a move is listed twice: {' '.join(moves)!r}")
@@ -130,8 +130,8 @@ def parse_row(
 
 # %% ../../nbs/chess/06_dataset.ipynb #8aa3028d
 def audit_labels(
-    rows: Iterable[Example], # P rows that kept their published best move; others are passed over
-) -> pd.DataFrame:           # a row a colour: n, share where B is the best, share where B is the worst, mean regret in pawns
+    rows: Iterable[Example], # P rows that kept their published best move; others are ignored
+) -> pd.DataFrame:           # one row per colour: n, share where B is the best, share where B is the worst, mean regret in pawns
     "How often the published best move is the best of its own candidates: the label defect, by colour."
     sums = defaultdict(lambda: np.zeros(4))
     for r in rows:
@@ -145,7 +145,7 @@ def audit_labels(
 
 # %% ../../nbs/chess/06_dataset.ipynb #ebf0994a
 class Rows(Sequence):
-    "Checked rows, kept as they were read; each becomes an `Example` when it is asked for. A slice is a list of them."
+    "Checked rows, kept as they were read; each becomes an `Example` when it is asked for. A slice is a list of `Example`s."
     def __init__(
         self,
         chunks: list,          # lists or Arrow arrays of raw rows, one after the other
@@ -199,11 +199,11 @@ def _reason(error):
 
 
 class _BadRows:
-    "How many rows cannot be read, why, and what the first ten look like."
+    "The number of unreadable rows, the reasons, and the first ten of these rows."
     def __init__(self, source): self.source, self.total, self.count, self.reasons, self.first = source, 0, 0, {}, []
 
     def add(self, row, error):
-        "The last row is a bad one."
+        "Count the last row as a bad one."
         reason, row = _reason(error), f'{str(row)[:80]!r}'
         if len(self.reasons) >= _MAX_REASONS and reason not in self.reasons: reason = 'other reasons'
         self.reasons.setdefault(reason, [0, row])[0] += 1
@@ -217,7 +217,7 @@ class _BadRows:
         raise ValueError(f'{self.source}: {self.count} of {self.total} rows cannot be read: {reasons}')
 
     def warn(self):
-        "Say what is left out."
+        "Warn about the rows that are left out."
         reasons = '; '.join(f'{n} × {reason}' for reason, (n, _) in self._common())
         if self.count:
             warnings.warn('\n  '.join([f'{self.source}: {self.count} of {self.total} rows left out: {reasons}',
@@ -227,7 +227,7 @@ class _BadRows:
 
 # %% ../../nbs/chess/06_dataset.ipynb #a940a433
 class _Gate:
-    "What every row goes through, and what is known after the last one."
+    "The checks that every row passes, and the counts after the last row."
     def __init__(self, parse, source, split, limit):
         self.parse, self.split, self.limit, self.bad = parse, split, limit, _BadRows(source)
         self.labels, self.seen, self.kinds, self.positions = (
@@ -252,7 +252,7 @@ class _Gate:
         return True
 
     def _count_label(self, e):
-        "Rows of this colour, and how many of them name their best move."
+        "The rows of a colour, and how many of them name their best move."
         label = self.labels[e.colour]
         label[0] += 1
         label[1] += e.target.repaired().best == e.published_best
@@ -290,7 +290,7 @@ def _packed(block, kept):
 
 
 def _blocks(items):
-    "Any items, a block at a time."
+    "Items in blocks."
     items = iter(items)
     while block := list(islice(items, _BLOCK)): yield block
 
@@ -350,7 +350,7 @@ def read_positions(
     split: str|None = None, # see `load_rows`
     limit: int|None = None, # at most this many of them
     max_bad_rows: float = 0.05, # share of rows that may be unreadable, 0 to 1
-) -> Rows:               # one example a row: P with the engine's labels, or A with a move played from there
+) -> Rows:               # one example per row: P with the engine's labels, or A with a move played from there
     "Labelled positions as examples."
     return _collect(_parquet_blocks(path, split, set()), partial(_parquet_row, env_ratio=env_ratio, seed=seed),
                     str(path), split, limit, 'never', max_bad_rows)
@@ -376,16 +376,16 @@ def _json_row(item, fix_best):
     return parse_row(item['text'] if 'text' in item else item['prompt'] + item['completion'], fix_best)
 
 # %% ../../nbs/chess/06_dataset.ipynb #58f107c0
-_HUB_ROWS = 100_000   # rows taken from a hub dataset when nobody sets a limit
+_HUB_ROWS = 100_000   # rows taken from a hub dataset when no limit is set
 
 def _hub_files(hub, repo):
-    "The training files of a hub dataset, or all when none is named so."
+    "The training files of a hub dataset, or all files when none is named so."
     files = sorted(hub.glob(f'datasets/{repo}/**/*.parquet'))
     return [f for f in files if 'train' in f.split(repo, 1)[-1]] or files
 
 
 def _hub_blocks(hub, repo):
-    "The texts of a hub dataset, fetched as they are asked for."
+    "The texts of a hub dataset, fetched when they are asked for."
     try:
         with quiet_hub():
             files = _hub_files(hub, repo)
@@ -403,7 +403,7 @@ def _hub_blocks(hub, repo):
 
 
 def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows):
-    "The first distinct rows of a split; a source that begins badly is not read to its end."
+    "The first distinct rows of a split; a source with too many bad rows at its start is not read to its end."
     if limit is None: warnings.warn(f'{repo}: taking the first {_HUB_ROWS:,} rows; set a limit for more', stacklevel=3)
     return _collect(_hub_blocks(hub, repo), parse_row, repo, split, limit or _HUB_ROWS, fix_best, max_bad_rows,
                     stop_early=True)
@@ -465,11 +465,11 @@ def load_rows(
     env_ratio: float = 0.2,    # share of A rows when the source is labelled positions, 0 to 1
     seed: int = 0,             # see `read_positions`
     split: str|None = None,    # 'train', 'eval', or None for both; decided by position, see `split_of`
-    limit: int|None = None,    # at most this many rows; then no more is read, and checked, than it takes. None: all of them (of a hub dataset the first 100,000)
-    fix_best: str = 'auto',    # published best moves: 'never' repaired, 'always', or 'auto': where the file has the defect
+    limit: int|None = None,    # at most this many rows; no more is read and checked than needed. None: all of them (of a hub dataset the first 100,000)
+    fix_best: str = 'auto',    # repair published best moves: 'never', 'always', or 'auto': where the file has the defect
     max_bad_rows: float = 0.05, # share of rows that may be unreadable, 0 to 1
 ) -> Rows:                     # distinct prompts, in the order of the source
-    "Rows from anywhere, checked, one example a prompt."
+    "Rows from any source, checked, one example per prompt."
     if split not in (None, 'train', 'eval'): raise ValueError(f"split must be 'train', 'eval' or None, not {split!r}")
     if fix_best not in ('auto', 'never', 'always'):
         raise ValueError(f"fix_best must be 'auto', 'never' or 'always', not {fix_best!r}")

@@ -49,7 +49,7 @@ def find_engine(
 def require_engine(
     path: str|None = None, # see `find_engine`
 ) -> str:                  # the executable
-    "The same for those who cannot do without it. Raises FileNotFoundError."
+    "Where Stockfish is, when it is required. Raises FileNotFoundError."
     if exe := find_engine(path): return exe
     raise FileNotFoundError(f'no Stockfish found at {path or "PATH"}: install it or set STOCKFISH_PATH')
 
@@ -67,7 +67,7 @@ def score_to_pawns(
 def win_probability(
     pawns: float, # evaluation from the side to move
 ) -> float:       # expected share of the point for the side to move, 0 to 1
-    "Lichess's win percentage (fitted on human games): mates and +9 pawns end up side by side."
+    "Lichess's win percentage (fitted on human games), on which mates and +9 pawns are close together."
     return 1 / (1 + math.exp(-0.368208 * max(-100, min(100, pawns))))
 
 # %% ../../nbs/chess/05_engine.ipynb #fa6b8253
@@ -94,12 +94,12 @@ class EngineLost(RuntimeError):
     "An engine died or hung a second time: there will be no more answers."
 
 
-# died, is just dying, did not start in time, could not be run
+# the engine died, is dying, did not start in time, or could not be run
 _FAILURES = (chess.engine.EngineError, CancelledError, TimeoutError, OSError)
 
 
 class _Engine:
-    "One Stockfish: started when first asked, ended when it hangs, replaced once."
+    "One Stockfish process: started when first asked, killed when it hangs, replaced once."
     def __init__(self, path, timeout, count_restart):
         self.path, self.timeout, self.count_restart = path, timeout, count_restart
         self.running, self.failures, self.reason = None, 0, None
@@ -141,7 +141,7 @@ def engine_version(
     finally: engine.close()
 
 # %% ../../nbs/chess/05_engine.ipynb #d1d283f9
-_engine = None   # one engine a worker process
+_engine = None   # one engine per worker process
 
 
 def _start_worker(path, timeout, restarts):
@@ -186,11 +186,11 @@ class _Cache:
                                 [(q, self.nodes, multipv, self.engine, json.dumps(a)) for q, a in answers.items()])
 
 # %% ../../nbs/chess/05_engine.ipynb #312cc5b2
-_HARMLESS = chess.STATUS_BAD_CASTLING_RIGHTS | chess.STATUS_INVALID_EP_SQUARE   # the engine passes over them
+_HARMLESS = chess.STATUS_BAD_CASTLING_RIGHTS | chess.STATUS_INVALID_EP_SQUARE   # the engine ignores them
 
 
 def _check_question(fen, uci=None):
-    "What an engine must not be asked: it would crash, or answer something else."
+    "Refuse questions that would crash an engine, or that it would answer wrongly."
     board = chess.Board(fen)
     if board.status() & ~_HARMLESS or not any(board.legal_moves):
         raise ValueError(f'not a position with a legal move: {fen!r}')
@@ -199,14 +199,14 @@ def _check_question(fen, uci=None):
 
 
 def _started(workers, exe, timeout):
-    "Processes with an engine each, and how many engines they have restarted."
+    "Worker processes with one engine each, and a counter of restarted engines."
     processes = multiprocessing.get_context('spawn')
     restarts = processes.Value('i', 0)
     return ProcessPoolExecutor(workers or os.cpu_count(), processes, _start_worker, (exe, timeout, restarts)), restarts
 
 
 def _answers(workers, cache, questions, nodes, multipv):
-    "The answer of every question: from the cache, else from the workers. Raises EngineLost, and then the workers have ended."
+    "The answer to every question: from the cache, else from the workers. Raises EngineLost after ending the workers."
     found = {q: cache.get(q, multipv) for q in questions}
     asked, fresh = {q: workers.submit(_answer, *questions[q], nodes, multipv)
                     for q in questions if found[q] is None}, {}
@@ -214,7 +214,7 @@ def _answers(workers, cache, questions, nodes, multipv):
         for q, answer in asked.items(): fresh[q] = answer.result()
     except (EngineLost, BrokenProcessPool) as error: raise EngineLost(str(error)) from None
     finally:
-        cache.put(fresh, multipv)      # what has been answered is kept, whatever happened then
+        cache.put(fresh, multipv)      # the answers so far are kept, whatever happened
         if len(fresh) < len(asked): workers.shutdown(cancel_futures=True)
     return found | fresh
 
@@ -222,12 +222,12 @@ def _answers(workers, cache, questions, nodes, multipv):
 class EnginePool:
     "Engines in worker processes, started when first needed, that live until the pool is closed."
     def __init__(self,
-        nodes: int = 1000,           # search nodes a question: costs evenly, unlike depth
+        nodes: int = 1000,           # search nodes per question: an even cost, unlike depth
         multipv: int = 5,            # how many best moves `analyse` gives
         workers: int = 1,            # engine processes; 0 uses every core
         path: str|None = None,       # see `find_engine`; FileNotFoundError when there is none
         cache: str|Path|None = None, # SQLite file of earlier answers; None keeps them as long as the pool
-        timeout: float = 10.0,       # seconds after which a search is given up and its engine restarted
+        timeout: float = 10.0,       # seconds after which a search is stopped and its engine restarted
     ):
         exe = require_engine(path)
         self.nodes, self.multipv, self.lost = nodes, multipv, None
@@ -235,7 +235,7 @@ class EnginePool:
         self._workers, self._restarts = _started(workers, exe, timeout)
 
     @property
-    def restarts(self) -> int: # at most one a worker
+    def restarts(self) -> int: # at most one per worker
         "How many engines were restarted."
         return self._restarts.value
 
@@ -273,12 +273,12 @@ class EnginePool:
 # %% ../../nbs/chess/05_engine.ipynb #c742c211
 def analyse_positions(
     fens: Iterable[str],       # positions with at least one legal move
-    nodes: int = 1000,         # search nodes a position: costs evenly, unlike depth
+    nodes: int = 1000,         # search nodes per position: an even cost, unlike depth
     multipv: int = 5,          # how many best moves
     workers: int = 1,          # engine processes; 0 uses every core
     path: str|None = None,     # see `find_engine`
     cache: str|Path|None = None, # SQLite file of earlier answers; None keeps nothing
-    timeout: float = 10.0,     # seconds after which a search is given up and its engine restarted
+    timeout: float = 10.0,     # seconds after which a search is stopped and its engine restarted
 ) -> Iterator[Analysis]:       # in the order asked
     "Ask Stockfish about many positions. Raises FileNotFoundError when there is no engine, EngineLost when one fails twice."
     fens = iter(fens)
@@ -289,7 +289,7 @@ def analyse_positions(
 _SPREADS, _SLIPS = (0.02, 0.05, 0.1, 0.2), (0.0, 0.02, 0.1, 0.2)   # in expected score; share of the half-moves
 
 class _Game:
-    "One game in the making."
+    "One game in progress."
     def __init__(self, rng):
         self.rng, self.board = rng, chess.Board()
         self.spread, self.slips, self.en_passant = rng.choice(_SPREADS), rng.choice(_SLIPS), rng.choice(['legal', 'fen'])
@@ -314,7 +314,7 @@ class _Game:
 
 # %% ../../nbs/chess/05_engine.ipynb #0f4b14bd
 def played_positions(
-    analyse: Callable[[list[str]], list[Analysis]], # such as `EnginePool.analyse`; one answer a FEN, in order
+    analyse: Callable[[list[str]], list[Analysis]], # such as `EnginePool.analyse`; one answer per FEN, in order
     seed: int|str = 0,      # same seed and same answers, same positions
     side_by_side: int = 16, # games that go on at the same time
 ) -> Iterator[tuple[Position, Analysis]]: # without end; none repeated (see `position_key`)

@@ -22,7 +22,7 @@ class Position:
 
 # %% ../../nbs/chess/04_positions.ipynb #b62b96a1
 def _can_take_en_passant(fen):
-    "Is there a legal en-passant capture? Yes, when in doubt: a FEN that cannot be read is left as it is."
+    "Is there a legal en-passant capture? True for a FEN that cannot be read, so that it stays as it is."
     try: return chess.Board(fen).has_legal_en_passant()
     except ValueError: return True
 
@@ -60,7 +60,7 @@ def move_weight(
     move: chess.Move,   # a legal move
     captures: float = 1.0, # factor for a capture
 ) -> float:             # relative probability, positive
-    "How readily the generator plays a move: centre squares, development, castling and (by choice) captures weigh more."
+    "How likely the generator is to play a move: centre squares, development, castling and (by choice) captures weigh more."
     piece, w = board.piece_type_at(move.from_square), 1.0
     if move.to_square in _CENTRE: w *= 3
     if piece in (chess.KNIGHT, chess.BISHOP) and move.from_square in _MINOR_HOME: w *= 3
@@ -132,7 +132,7 @@ def choose_move(
     illegal: float = 0.05, # how often an illegal move is tried, 0 to 1
     mates: float = 0.9, # how often a mate in one is played when there is one, 0 to 1
 ) -> str:               # UCI
-    "The move of an A row: any legal one, with rare outcomes made less rare."
+    "The move of an A row: any legal move, with rare outcomes made more frequent."
     if rng.random() < illegal:
         own = [m for m in rng.sample(_MOVES, 40) if board.color_at(chess.parse_square(m[:2])) == board.turn]
         move = own[0] if own and rng.random() < 0.7 else rng.choice(_MOVES)

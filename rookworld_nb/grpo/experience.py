@@ -21,7 +21,7 @@ from ..lm.generate import Rollouts, concat_rollouts, generate
 from .grpo import overlong_penalty, zero_signal_groups
 
 # %% ../../nbs/grpo/04_experience.ipynb #55701da6
-# shares of successes between which a prompt teaches; how often one outside is asked again
+# success rates between which a prompt is useful; how often a prompt outside is asked again
 _TOO_HARD, _TOO_EASY, _SECOND_CHANCE = 0.2, 0.8, 0.25
 
 @lru_cache(4)
@@ -32,7 +32,7 @@ def _shuffle(seed, lap, n):
 
 # %% ../../nbs/grpo/04_experience.ipynb #521c5f10
 class PromptSource:
-    "Training prompts in a seeded order, task by task; where it stands is two counters and what was measured."
+    "Training prompts in a seeded order, task by task; its state is two counters and the measured success rates."
     def __init__(self,
         rows: Rows|list[Example],       # training rows of both tasks, each prompt once
         seed: int = 0,                  # of the order
@@ -67,35 +67,35 @@ class PromptSource:
         rewards: Tensor,         # (P, G) float
         success_reward: float,   # a completion with at least this reward succeeded
     ) -> None:
-        "Remember the share of successes of each prompt."
+        "Store the success rate of each prompt."
         for e, group in zip(examples, rewards):
             self.success[e.kind][self._number[e.prompt()]] = (group >= success_reward).double().mean().item()
         self._number.clear()
 
     def state_dict(self) -> dict: # as JSON can hold it
-        "Where the source stands."
+        "The place in the order, and the success rates."
         return dict(used=dict(self.used), skipped=self.skipped, success=copy.deepcopy(self.success))
 
     def load_state_dict(self,
         state: dict, # from `state_dict`
     ) -> None:
-        "Go on where another source stood."
+        "Continue where another source was."
         self.used, self.skipped, self.success = dict(state['used']), state['skipped'], copy.deepcopy(state['success'])
 
 # %% ../../nbs/grpo/04_experience.ipynb #e4b7fca5
 def task_counts(
     step: int,           # from 1
-    prompts: int,        # prompts a step
+    prompts: int,        # prompts per step
     env_ratio: float,    # share of A prompts over the run, 0 to 1
 ) -> dict[str, int]:     # {'P': …, 'A': …}, together `prompts`
-    "How many prompts of each task a step gets: the share is exact over the run, within one in every step."
+    "The number of prompts of each task in a step: the share is exact over the run, and within one prompt in every step."
     a = round(step * prompts * env_ratio) - round((step - 1) * prompts * env_ratio)
     return dict(P=prompts - a, A=a)
 
 # %% ../../nbs/grpo/04_experience.ipynb #555cee92
 @dataclass
 class Experience:
-    "Everything one step learns from: P groups of G completions."
+    "All that one step learns from: P groups of G completions."
     examples: list[Example]  # P
     rollouts: Rollouts       # P prompts, B = P·G completions
     scores: list[Score]      # B
@@ -134,7 +134,7 @@ def collect(
     examples: list[Example],# P prompts
     config: TrainConfig,    # group_size, how long answers may be, how to sample
     seed: int,              # of the sampler
-    scorer: Scorer|None = None, # gives the marks; None is the one that config asks for
+    scorer: Scorer|None = None, # gives the rewards; None is the one that config asks for
     step: int|None = None,  # of training, for the scorer's curriculum
 ) -> tuple[Experience, dict]: # and seconds spent in 'rollout' and 'score'
     "Sample a group for every prompt and score it."
@@ -153,7 +153,7 @@ def shaped_rewards(
     found: Experience,   # P groups of G
     config: TrainConfig, # overlong_buffer, overlong_penalty, how long answers may be
 ) -> Tensor:             # (P, G) float
-    "Rewards less the overlong penalty; the scores themselves stay what they were."
+    "Rewards minus the overlong penalty; the scores themselves stay unchanged."
     limits, lengths = config.token_limits, found.rollouts.completion_mask.sum(1).cpu()
     most = torch.tensor([limits[e.kind] for e in found.examples]).repeat_interleave(found.rewards.shape[1])
     return found.rewards + config.overlong_penalty * overlong_penalty(
@@ -164,7 +164,7 @@ def silent_groups(
     found: Experience,   # P groups of G
     config: TrainConfig, # baseline, and see `shaped_rewards`
 ) -> Tensor:             # (P,) bool
-    "The groups that teach nothing."
+    "The groups without signal."
     if config.baseline in OUTSIDE_BASELINES: return torch.zeros(len(found.rewards), dtype=torch.bool)
     return zero_signal_groups(shaped_rewards(found, config))
 
@@ -174,7 +174,7 @@ def rollout_seed(
     step: int,    # from 1
     attempt: int, # 0, then 1, 2, … for refills
 ) -> int:         # of the sampler
-    "A sampler seed that depends on nothing but where we are, so that a resumed run samples the same."
+    "A sampler seed that depends only on seed, step and refill round, so that a resumed run samples the same."
     return (seed * 1_000_003 + step) * 101 + attempt
 
 # %% ../../nbs/grpo/04_experience.ipynb #7f1ae084
@@ -186,7 +186,7 @@ def gather(
     step: int,             # from 1
     scorer: Scorer|None = None, # see `collect`
 ) -> tuple[Experience, dict]: # what the step learns from; facts: seconds, refills, skipped, see `_sampled_facts`
-    "Collect groups; those whose completions all score the same teach nothing, so they are dropped and others drawn in their place."
+    "Collect groups; replace those whose completions all score the same by new ones, because they teach nothing."
     wanted, skipped, scorer = (task_counts(step, config.prompts_per_step, config.env_ratio), source.skipped,
                                scorer or make_scorer(config))
     kept, sampled, seconds = [], [], dict(rollout=0., score=0.)
@@ -214,14 +214,14 @@ def _task_rewards(found: list[Experience]) -> dict: # mean reward of 'P' and 'A'
 def mixed_reward(
     of_task: dict[str, float|None], # mean reward of 'P' and 'A'; None where there is none
     env_ratio: float,               # share of A over the run, 0 to 1
-) -> float:                         # mean of those that are there, in reward units
-    "Both tasks with their shares in the run, whatever the share in the step."
+) -> float:                         # mean of the tasks that have one, in reward units
+    "The mean reward with each task at its share in the run, whatever the share in the step."
     there = {kind: share for kind, share in dict(P=1 - env_ratio, A=env_ratio).items() if of_task[kind] is not None}
     return sum(share*of_task[kind] for kind, share in there.items()) / sum(there.values())
 
 
 def _sampled_facts(rounds: list[Experience], env_ratio: float) -> dict:
-    "About the prompts first asked, those that were dropped included; and the rewards that refills brought."
+    "Metrics of the prompts that were asked first, dropped ones included; and the rewards of the refills."
     first, G, parts = rounds[0], rounds[0].rewards.shape[1], {}
     for kind in 'PA':
         scores = [s for i, s in enumerate(first.scores) if first.examples[i // G].kind == kind]

@@ -26,14 +26,14 @@ from .experience import Experience, PromptSource, gather, rollout_seed, shaped_r
 
 # %% ../../nbs/grpo/05_step.ipynb #95034b97
 class Learner:
-    "A model, its optimizer, and whatever the options have to remember from step to step."
+    "A model, its optimizer, and all state that the options keep from step to step."
     def __init__(
         self,
         model,                     # learns
         tokenizer,                 # of the model
         config: TrainConfig,       # every choice
         task_ids: Tensor|None = None, # (K,) int64, vocabulary of the entropy; None is all of it
-        scorer: Scorer|None = None,   # gives the marks; None is the one that config asks for
+        scorer: Scorer|None = None,   # gives the rewards; None is the one that config asks for
     ):
         device = model.wte.weight.device
         self.model, self.tokenizer, self.config, self.best_reward = model, tokenizer, config, -1.0
@@ -41,7 +41,7 @@ class Learner:
         self.value_head = (ValueHead(model.config.n_embd).to(device, model.wte.weight.dtype)
                            if config.baseline == 'value' else None)
         still = copy.deepcopy(model).eval().requires_grad_(False) if config.kl_coef or config.kl_every else None
-        self.reference, self.start = (still, None) if config.kl_coef else (None, still)   # held to; only looked at
+        self.reference, self.start = (still, None) if config.kl_coef else (None, still)   # for the penalty; only for measuring
         self.kl = KLController(config.kl_controller, config.kl_coef, config.kl_target, config.kl_horizon,
                                config.kl_coef_min, config.kl_coef_max, config.kl_warmup_steps, config.kl_warmup_factor)
         self.reward_moments, self.baseline_moments = (
@@ -50,17 +50,17 @@ class Learner:
         self.optimizer = make_optimizer(self.parameters(), config)
 
     def parameters(self) -> list[Tensor]:
-        "All that the optimizer moves."
+        "All parameters that the optimizer updates."
         return [*self.model.parameters(), *(self.value_head.parameters() if self.value_head else ())]
 
     def modules(self) -> dict: # name: nn.Module
-        "What a checkpoint must hold beside the model: the value head, and the reference once it may have moved."
+        "What a checkpoint must hold besides the model: the value head, and the reference if it can change."
         found = dict(value_head=self.value_head,
                      reference=self.reference if self.config.reference_refresh_steps else None)
         return {name: module for name, module in found.items() if module is not None}
 
     def state_dict(self) -> dict: # as JSON can hold it
-        "The numbers to remember."
+        "The numbers to store."
         return dict(best_reward=self.best_reward, recoveries=self.recoveries, micro_batch_size=self.micro_batch_size,
                     kl=self.kl.state_dict(), reward_moments=self.reward_moments.state_dict(),
                     baseline_moments=self.baseline_moments.state_dict())
@@ -69,7 +69,7 @@ class Learner:
         self,
         state: dict, # from `state_dict`
     ) -> None:
-        "Remember them."
+        "Restore stored numbers."
         # checkpoints of version 0.1 do not know the last two
         self.best_reward, self.recoveries = state['best_reward'], state.get('recoveries', 0)
         self.micro_batch_size = min(self.micro_batch_size, state.get('micro_batch_size', self.micro_batch_size))
@@ -80,7 +80,7 @@ def make_optimizer(
     parameters: list[Tensor], # to move
     config: TrainConfig,      # learning_rate, weight_decay
 ) -> torch.optim.AdamW:
-    "AdamW, whose weight decay spares everything but matrices."
+    "AdamW with weight decay on matrices only."
     matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
     return torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.)],
                              config.learning_rate, weight_decay=config.weight_decay)
@@ -97,13 +97,13 @@ def _micro_batches(
 
 # %% ../../nbs/grpo/05_step.ipynb #3b75758f
 def _is_out_of_memory(e: RuntimeError) -> bool:
-    "On a GPU it is an error of its own, on a CPU one can tell by the words."
+    "A GPU has its own error class for it; on a CPU the message tells."
     return isinstance(e, torch.OutOfMemoryError) or any(
         words in str(e) for words in ('out of memory', "can't allocate memory"))
 
 
 def _fitting(work, learner, r: Rollouts, *more):
-    "`work(learner, r, *more)`, with smaller micro-batches until memory suffices, now and for the rest of the run."
+    "`work(learner, r, *more)` with micro-batches halved until they fit into memory, now and for the rest of the run."
     while True:
         try: return work(learner, r, *more)
         except RuntimeError as e:
@@ -119,18 +119,18 @@ def _fitting(work, learner, r: Rollouts, *more):
 # %% ../../nbs/grpo/05_step.ipynb #62fccc7c
 @dataclass
 class Targets:
-    "What the loss is made of, besides the rollouts; rows are completions."
+    "What the loss needs besides the rollouts; rows are completions."
     advantages: Tensor                # (B,) float, or (B, T) with a value head
     kl_coef: float                    # of this step
-    values: Tensor|None = None        # (B, T) float, what the value head said before the update
-    returns: Tensor|None = None       # (B, T) float, what it should have said
+    values: Tensor|None = None        # (B, T) float, the value head's outputs before the update
+    returns: Tensor|None = None       # (B, T) float, their targets
 
     def select(
         self,
         rows: Tensor, # (B',) int64
         width: int,   # columns of the micro-batch
     ) -> 'Targets':
-        "Those of a micro-batch."
+        "The targets of a micro-batch."
         cut = lambda x: None if x is None else x[rows] if x.ndim == 1 else x[rows, :width]
         return Targets(cut(self.advantages), self.kl_coef, cut(self.values), cut(self.returns))
 
@@ -138,7 +138,7 @@ class Targets:
 def _estimator_of(
     config: TrainConfig, # kl_estimator, kl_in
 ) -> str:                # 'k1', 'k2', 'k3', 'k3_ratio' or 'full'
-    "How the KL is computed: exactly in the loss; in the reward k1 is the only one that holds the policy (see `kl`)."
+    "The KL estimator: exact in the loss; in the reward k1, the only one that pulls the policy back (see `kl`)."
     if config.kl_estimator != 'auto': return config.kl_estimator
     return 'k1' if config.kl_in == 'reward' else 'full'
 
@@ -147,7 +147,7 @@ def trained_tokens(
     part: Rollouts,      # B completions
     config: TrainConfig, # mask_truncated
 ) -> Tensor:             # (B, T) bool
-    "Which tokens the loss sees: the completion, unless it was cut off and such completions are left out."
+    "The tokens in the loss: those of the completion, unless it was cut off and such completions are left out."
     return part.completion_mask & ~(part.truncated[:, None] & config.mask_truncated)
 
 
@@ -158,7 +158,7 @@ def _rows(groups, G):
 
 @torch.no_grad()
 def _reference_logits(learner, part, rows):
-    "What the reference would have sampled from, (U, T, V); None without a reference."
+    "Logits of the distribution that the reference would have sampled from, (U, T, V); None without a reference."
     return sampling_logits(completion_logits(learner.reference, part, rows), part, rows) if learner.reference else None
 
 
@@ -171,7 +171,7 @@ def _kl(part, rows, logits, ref, logprobs, estimator, direction):
 
 @torch.no_grad()
 def _look_back(learner, r: Rollouts) -> tuple[Tensor, Tensor]: # values (B, T), KL (B, T)
-    "What the value head and the reference say about the completions, before the update."
+    "Values and KL of the completions before the update."
     config, values, kl = learner.config, torch.zeros_like(r.logprobs), torch.zeros_like(r.logprobs)
     for groups in _micro_batches(r.completion_mask.sum(1), r.group_size, learner.micro_batch_size):
         part, into = r.select(groups), _rows(groups, r.group_size)
@@ -189,7 +189,7 @@ def _look_back(learner, r: Rollouts) -> tuple[Tensor, Tensor]: # values (B, T), 
 def _scale_of(
     config: TrainConfig, # advantage_scale, baseline
 ) -> str:                # 'group', 'batch' or 'none'
-    "What advantages are divided by. Against a baseline from outside, equal rewards of a group still say something, and their std of 0 is nothing to divide by."
+    "What advantages are divided by. With a baseline from outside the group, equal rewards still carry signal, so their std of 0 cannot be the scale."
     if config.advantage_scale != 'auto': return config.advantage_scale
     return 'batch' if config.baseline in OUTSIDE_BASELINES else 'group'
 
@@ -199,7 +199,7 @@ def make_targets(
     batch: Experience,   # P groups of G
     step: int,           # from 1
 ) -> tuple[Targets, dict]: # and facts for the metrics: reward_penalty, running_reward_mean, running_reward_std, baseline_reward, explained_variance
-    "Advantages, and what a value head should learn."
+    "Advantages, and the targets of a value head."
     config, r, G = learner.config, batch.rollouts, batch.rewards.shape[1]
     rewards, kl_coef, facts = shaped_rewards(batch, config), learner.kl.at(step), {}
     facts['reward_penalty'] = (batch.rewards - rewards).mean().item()
@@ -222,7 +222,7 @@ def make_targets(
 
 
 def _value_targets(learner, r, rewards, values, penalties, kl_coef, facts) -> tuple[Targets, dict]:
-    "Token by token, with the value head as baseline."
+    "Advantages token by token, with the value head as baseline."
     config, mask = learner.config, trained_tokens(r, learner.config)
     per_token = token_rewards(rewards.flatten().to(values.device), mask, penalties)
     gamma, lam = (config.gamma, config.gae_lambda) if config.gae else (1.0, 1.0)
@@ -238,7 +238,7 @@ def task_token_ids(
     rows: list[Example], # training rows
     tokenizer,           # of the model
 ) -> Tensor:             # (K,) int64, sorted
-    "The tokens that answers use, the end token among them."
+    "The tokens that answers use, the end token included."
     used = {tokenizer.eot}.union(*(tokenizer.encode(e.completion(tokenizer.style)) for e in rows))
     return torch.tensor(sorted(used))
 
@@ -250,7 +250,7 @@ def backward_pass(
     denominator: float,   # of the whole batch, see `loss_denominator`
     tokens: int,          # trained tokens of the whole batch
 ) -> dict:                # its share of the loss, its extremes, and sums over its tokens: see `update`
-    "Add a micro-batch's share to the gradient."
+    "Add the gradient of a micro-batch."
     config, mask = learner.config, trained_tokens(part, learner.config)
     # index_select below, not x[inverse]: the gradient of that sums in an order that depends on the threads
     rows, inverse = distinct_completions(part)
@@ -287,7 +287,7 @@ def backward_pass(
 _IDENTITY_TOLERANCE = 1e-3  # nats: what rounding may make of a log-ratio that is 0
 
 def _check_identity(gap: float, kl: float, fresh: bool):
-    "Before any update, the ratio is 1 and the KL of a fresh reference is 0."
+    "Check that before any update the ratio is 1 and the KL to a fresh reference is 0."
     if gap > _IDENTITY_TOLERANCE:
         raise RuntimeError(f'scoring differs from sampling by {gap:.3g} nats before any update: '
                            'sampler and loss do not see the same distribution')
@@ -308,7 +308,7 @@ def minibatches(
 
 # %% ../../nbs/grpo/05_step.ipynb #f110b78d
 def _gradient(learner, r: Rollouts, targets: Targets) -> list[dict]:
-    "The gradient of some rollouts, from micro-batches; what `backward_pass` told of each."
+    "The gradient of some rollouts, from micro-batches; returns what `backward_pass` reported for each."
     config, tokens, parts = learner.config, trained_tokens(r, learner.config), []
     denominator = loss_denominator(tokens, config.loss_type, config.max_length)
     learner.optimizer.zero_grad()
@@ -321,7 +321,7 @@ def _gradient(learner, r: Rollouts, targets: Targets) -> list[dict]:
 
 
 def _optimizer_step(learner, r: Rollouts, targets: Targets) -> dict:
-    "One step on some rollouts; what `backward_pass` told, added up. Raises FloatingPointError before a weight moves."
+    "One optimizer step on some rollouts; returns the sums of what `backward_pass` reported. Raises FloatingPointError before a weight changes."
     config, parts = learner.config, _fitting(_gradient, learner, r, targets)
     norm = torch.nn.utils.clip_grad_norm_(learner.parameters(), config.grad_clip).item()
     told = {k: (max if k in ('ratio_max', 'sampling_gap_nats') else sum)(p[k] for p in parts) for k in parts[0]}
@@ -378,7 +378,7 @@ def _sampling(learner: Learner) -> TrainConfig:
 
 
 def _learn(learner, batch, targets, step) -> tuple[dict, str|None]: # what `update` told; why it was skipped
-    "Update, and all that follows from it; or leave everything where it is."
+    "Update and everything that follows from it; or skip the step and change nothing."
     config = learner.config
     try: learned = update(learner, batch, targets, step)
     except FloatingPointError as e:
@@ -395,7 +395,7 @@ def _distance(
     learner: Learner, # with a `start`
     r: Rollouts,      # sampled by its model
 ) -> dict:            # kl_nats_per_token, kl_nats_per_sequence
-    "The exact KL of the distributions that sampled to those of the starting weights."
+    "The exact KL from the sampling distributions to those of the starting weights."
     mask, nats = trained_tokens(r, learner.config), 0.
     for groups in _micro_batches(r.completion_mask.sum(1), r.group_size, learner.micro_batch_size):
         part = r.select(groups)
@@ -410,7 +410,7 @@ def train_step(
     source: PromptSource,        # advances
     step: int,                   # from 1
 ) -> tuple[dict, list[dict]]:    # row of metrics.jsonl; rows of completions.jsonl
-    "Rollout, score, advantages, loss, step."
+    "One step: rollouts, rewards, advantages, loss, optimizer step."
     config, started = learner.config, time.perf_counter()
     lr = learning_rate_at(step, config) * config.recovery_lr_factor**learner.recoveries
     for group in learner.optimizer.param_groups: group['lr'] = lr
@@ -430,7 +430,7 @@ def train_step(
 
 # %% ../../nbs/grpo/05_step.ipynb #ffdf7647
 def _metrics_row(step, learner, batch, facts, learned, targets, lr) -> dict:
-    "One line of metrics.jsonl; `logged_metrics` defines every name. What an option that is off would measure is None."
+    "One row of metrics.jsonl; `logged_metrics` defines every name. Metrics of options that are off are None."
     kinds, mask = facts['kinds'], batch.rollouts.completion_mask
     reference, head = learner.reference is not None, learner.value_head is not None
     row = dict(step=step, loss=learned['loss'], reward_mean=facts['reward_mean'], reward_std=float(facts['rewards'].std()), reward_max=float(facts['rewards'].max()),

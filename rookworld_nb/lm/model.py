@@ -16,7 +16,7 @@ from torch import Tensor
 # %% ../../nbs/lm/02_model.ipynb #45bb544c
 @dataclass(frozen=True)
 class GPTConfig:
-    "The shape of a GPT-2; it checks itself."
+    "The shape of a GPT-2, checked when it is made."
     vocab_size: int                    # V, number of token ids
     n_positions: int                   # longest sequence, in tokens
     n_layer: int                       # L, number of blocks
@@ -51,8 +51,8 @@ def positions_from_mask(
 def attention_pattern(
     mask: Tensor,   # (B, S) bool, True at real tokens, past and new columns
     new: int,       # how many of the S columns, the last ones, are asking
-) -> Tensor:        # (B, 1, new, S) bool, True where the row may look
-    "Who may look at whom: real tokens, not later than oneself; and always oneself, so that no padded row is empty."
+) -> Tensor:        # (B, 1, new, S) bool, True where a column may attend
+    "Which columns each new column may attend to: real tokens up to itself, and always itself, so that no padded row is empty."
     columns = torch.arange(mask.shape[1], device=mask.device)
     asking = columns[-new:, None]
     return (mask[:, None, None] & (columns <= asking)) | (columns == asking)
@@ -81,9 +81,9 @@ class Attention(nn.Module):
 
     def last(self,
         x: Tensor,   # (B, T, C) float, no padding on the left
-        n: int,      # how many columns ask
+        n: int,      # how many columns have queries
     ) -> Tensor:     # (B, n, C) float, what `forward` has in its last n columns
-        "Attention of the last columns only; the earlier ones give keys and values and ask nothing."
+        "Attention of the last columns only; the earlier columns give keys and values but no queries."
         C, weight, bias = x.shape[2], self.c_attn.weight, self.c_attn.bias
         (q,), (k, v) = (self._heads(F.linear(x[:, -n:], weight[:C], bias[:C]), 1),
                         self._heads(F.linear(x, weight[C:], bias[C:]), 2))
@@ -135,13 +135,13 @@ class Block(nn.Module):
         x: Tensor,   # (B, T, C) float, no padding on the left
         n: int,      # how many columns are wanted
     ) -> Tensor:     # (B, n, C) float, the last n columns of what `forward` returns
-        "The block where only its last columns are looked at."
+        "The block, computed for its last columns only."
         x = x[:, -n:] + self.attn.last(self.ln_1(x), n)
         return x + self.mlp(self.ln_2(x))
 
 # %% ../../nbs/lm/02_model.ipynb #41fc0098
 def _check_inputs(config, input_ids, mask, past):
-    "Refuse what cannot be computed, with the numbers."
+    "Refuse what cannot be computed, with the shapes in the message."
     if input_ids.ndim != 2: raise ValueError(f'input_ids must be (B, T), not {tuple(input_ids.shape)}')
     B, T = input_ids.shape
     if T == 0: raise ValueError(f'input_ids {tuple(input_ids.shape)} has no column')
@@ -156,7 +156,7 @@ def _check_inputs(config, input_ids, mask, past):
 
 # %% ../../nbs/lm/02_model.ipynb #b58488bf
 def _draw_weights(model):
-    "GPT-2's beginning: no bias, small matrices, smaller still where a block adds to the stream."
+    "GPT-2's initialisation: zero biases, small matrices, smaller ones where a block adds to the residual stream."
     for name, p in model.named_parameters():
         if name.endswith('bias'): nn.init.zeros_(p)
         elif p.ndim == 2:
@@ -164,7 +164,7 @@ def _draw_weights(model):
 
 
 def _places(input_ids, attention_mask, past):
-    "Positions of the new tokens, and the pattern of who may look at whom; None where the causal one is enough."
+    "Positions of the new tokens, and their attention pattern; None where the causal pattern is enough."
     T = input_ids.shape[-1]
     if attention_mask is not None: return positions_from_mask(attention_mask)[:, past:], attention_pattern(attention_mask, T)
     pattern = None
@@ -204,7 +204,7 @@ class GPT(nn.Module):
         input_ids: Tensor,   # (B, T) int64, no padding on the left
         n: int,              # how many columns are wanted, 1 to T
     ) -> Tensor:             # (B, n, C) float, the last n columns of `hidden`
-        "The same states without the work for columns that nobody reads: in the last block they only give keys and values."
+        "The same states, but in the last block the other columns only give keys and values."
         _check_inputs(self.config, input_ids, None, 0)
         x = self.wte(input_ids) + self.wpe(torch.arange(input_ids.shape[1], device=input_ids.device))
         for block in self.h[:-1]: x = block(x, None)
@@ -226,7 +226,7 @@ class GPT(nn.Module):
 
 # %% ../../nbs/lm/02_model.ipynb #bfa45757
 class KVCache:
-    "Keys and values of everything read so far, in memory taken once and written in place: for sampling, without gradients."
+    "Keys and values of all columns so far, in memory allocated once and written in place: for sampling, without gradients."
     def __init__(self,
         config: GPTConfig,             # shape of the model
         batch_size: int,               # rows at most, B
@@ -244,7 +244,7 @@ class KVCache:
         k: Tensor,    # (B, heads, T, C/heads), keys of the new columns
         v: Tensor,    # (B, heads, T, C/heads), values of the new columns
     ) -> Tensor:      # (2, B, heads, length + T, C/heads), all keys and all values: a view, not a copy
-        "Write the new columns of one layer, return all of them."
+        "Write the new columns of one layer and return all columns."
         rows, end = k.shape[0], self.length + k.shape[2]
         if rows > self.store.shape[2] or end > self.store.shape[4]:
             raise ValueError(f'{rows} rows of {end} columns do not fit into a cache of '
@@ -254,14 +254,14 @@ class KVCache:
         return self.store[:, layer, :rows, :, :end]
 
     def keep(self,
-        rows: Tensor,   # (B',) int64, old index of each row to be; one that stands here twice is copied
+        rows: Tensor,   # (B',) int64, old index of each new row; a repeated index copies its row
     ) -> None:
-        "Keep these rows in this order; rows that do not move cost nothing."
+        "Keep these rows in this order; rows that keep their place cost nothing."
         if len(rows) > self.store.shape[2]:
             raise ValueError(f'{len(rows)} rows do not fit into a cache of {self.store.shape[2]}')
         moves = {new: old for new, old in enumerate(rows.tolist()) if new != old}
         past = self.store[..., :self.length, :]
-        # a row that is overwritten must be read before
+        # read a row before it is overwritten
         source = past.clone() if moves.keys() & set(moves.values()) else past
         for new, old in moves.items(): past[:, :, new] = source[:, :, old]
         self.rows = len(rows)
@@ -280,7 +280,7 @@ class PrefixCache:
         k: Tensor,    # (B, heads, T, C/heads), keys of the new columns
         v: Tensor,    # (B, heads, T, C/heads), values of the new columns
     ) -> tuple:       # all keys and all values, (B, heads, length + T, C/heads) each
-        "Append the new columns of one layer, return all of them."
+        "Append the new columns of one layer and return all columns."
         if layer in self.layers:
             past_k, past_v = self.layers[layer]
             k, v = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)

@@ -25,38 +25,38 @@ WEIGHTS = {
              'readable':    0.50}, # how near it is to something the strict parser accepts
     'both': {'structure':   0.20,  # the strict parser accepts it
              'exact':       0.20}, # every field right: the only way from 0.8 to 1
-    'P':    {'legal':       0.015,  # B is legal; when it is not, what follows is paid at `_ILLEGAL_RATE`
+    'P':    {'legal':       0.015,  # B is legal; if not, the parts below are paid at `_ILLEGAL_RATE`
              'tidy':        0.01,  # candidates legal and without repetition
-             'regret':      0.33,  # win probability B gives away against the best listed move
+             'regret':      0.33,  # win probability that B gives away compared with the best listed move
              'candidates':  0.08,  # the set of moves, against the true set
              'evals':       0.165}, # each matched move's eval, as a win probability
     'A':    {'changed':     0.17,  # squares the move had to change (illegal move: the verdict, reward and truncated)
-             'stayed':      0.08,  # squares it had to leave alone
+             'stayed':      0.08,  # squares the move had to leave unchanged
              'side':        0.03,
              'castling':    0.03,
              'en passant':  0.03,
              'clocks':      0.04,  # half-move clock and move number, half each
-             'reward':      0.12,  # large enough that missing the end of a game costs a rung
+             'reward':      0.12,  # large enough that missing the end of a game costs a level
              'terminated':  0.09,
              'truncated':   0.01}}
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #22f1cb07
-_ILLEGAL_RATE = 0.03    # share of tidy, candidates and evals still paid when B is illegal: a slope, but below every legal B
-_LISTED_FLOOR = 0.05    # regret credit for being listed at all; a legal move that nobody valued earns 0
-_UNLISTED_RATE = 0.125  # regret credit of an unlisted move that the engine valued, against a listed one of that value
+_ILLEGAL_RATE = 0.03    # share of tidy, candidates and evals still paid when B is illegal: some credit, but below every legal B
+_LISTED_FLOOR = 0.05    # regret credit for being listed at all; a legal move without a value earns 0
+_UNLISTED_RATE = 0.125  # regret credit of an unlisted move that the engine valued, relative to a listed move of that value
 _REGRET_SCALE = 0.06    # win probability given away that divides the credit above the floor by e
 _EVAL_SCALE = 0.05      # error in win probability that divides an eval's credit by e
 _SQUARE_SCALE = 0.25    # wrong squares among those that had to stay, per piece on the board, that divide their credit by e
-_UNCHANGED_RATE = 0.05  # share of A's other fields still paid when nothing that had to change did
+_UNCHANGED_RATE = 0.05  # share of A's other fields still paid when no square that had to change is right
 _BOARD_RATE = 1/6       # share of all parts of A still paid when a square is wrong: at most 0.3
 _SIDE_RATE = 2/3        # the same when the board is right and the side to move is wrong: at most 0.6
-_JUNK_SCALE = 60        # characters beside an answer that halve what it earns
+_JUNK_SCALE = 60        # characters around an answer that halve its reward
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #f94369b8
 def parse_weights(
     text: str, # such as 'regret=0.5 evals=0.1': parts of P or A and their share of the 0.6; '' changes nothing
 ) -> dict:     # a table like `WEIGHTS`; ValueError names what is wrong
-    "The table of weights with some of the parts weighed otherwise."
+    "The table of weights with other weights for some parts."
     table = {task: dict(parts) for task, parts in WEIGHTS.items()}
     for word in text.replace(',', ' ').split():
         name, _, number = word.partition('=')
@@ -96,7 +96,7 @@ def _receipt(parts, reason, low, high, about):
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #20a6016b
 def _picture(task, answer, truth):
-    "P: the move played (blue) and the best (green). A: the board as written, wrong squares red, squares that had to change green."
+    "P: the move played (blue) and the best move (green). A: the board as written, wrong squares red, changed squares that are right green."
     if isinstance(task, PolicyTask):
         return board_svg(task.fen, size=220, arrows={
             a.best: colour for a, colour in ((truth, 'green'), (answer, 'blue')) if a})
@@ -114,8 +114,8 @@ def regret_credit(
     best: str,              # the move chosen, UCI, legal
     true: dict[str, float], # the engine's moves -> evals in pawns
     values: dict[str, float]|None = None, # the same for moves it did not list, when it was asked
-) -> float:                 # 0 (nobody knows), to `_UNLISTED_RATE`, or from `_LISTED_FLOOR` to 1 (as good as the best)
-    "How little win probability a move gives away."
+) -> float:                 # 0 (value unknown), to `_UNLISTED_RATE`, or from `_LISTED_FLOOR` to 1 (as good as the best)
+    "The credit of a move, by how little win probability it gives away."
     value = true.get(best, (values or {}).get(best))
     if value is None: return 0.
     credit = math.exp(-max(0., _chance(max(true.values())) - _chance(value)) / _REGRET_SCALE)
@@ -123,12 +123,12 @@ def regret_credit(
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #3fddb91d
 def _legal(fen, moves, true):
-    "Which of some moves are legal; those of the truth are."
+    "The legal ones among some moves; the true moves are known to be legal."
     return moves if moves <= true.keys() else moves & true.keys() | legal_among(fen, moves - true.keys())
 
 
 def _policy_shares(fen, answer, true, values):
-    "Each part of P as a share in [0, 1], before legality gates them; the moves of the answer that are legal; how far its evals are off."
+    "Each part of P as a share in [0, 1], before the legality of B is applied; the legal moves of the answer; the errors of its evals."
     moves, off = answer.moves, {}
     for m, e in zip(moves, answer.evals):   # a move valued twice: the worse value counts
         if m in true: off[m] = max(off.get(m, 0.), abs(_chance(e) - _chance(true[m])))
@@ -222,7 +222,7 @@ _UCI, _NUMBER = re.compile(r'[a-h][1-8][a-h][1-8][qrbn]?'), re.compile(r'-?[0-9]
 _BEST = re.compile(rf'B: +{_UCI.pattern}')
 
 def _policy_landmarks(text):
-    "How much of 'M: moves E: evals B: move' is in sight, 0 to 1."
+    "How much of 'M: moves E: evals B: move' occurs in a text, 0 to 1."
     head, m, rest = text.partition('M: ')
     moves, e, rest = rest.partition('E: ')
     evals, b, best = rest.partition('B: ')
@@ -232,7 +232,7 @@ def _policy_landmarks(text):
 
 
 def _env_landmarks(text):
-    "How much of 'fen+reward+terminated+truncated' is in sight, 0 to 1."
+    "How much of 'fen+reward+terminated+truncated' occurs in a text, 0 to 1."
     fields = text.split('+')
     fen = fields[0].strip().split(' ')
     ranks = [r.translate(_EMPTY) for r in fen[0].split('/')]
@@ -247,7 +247,7 @@ def _grade(task, answer, truth, weights, values):
 
 
 def _salvage(prompt, task, text):
-    "The answer inside a text that has more, or less, than an answer, and how many characters of the text it is, every gap one character."
+    "The answer inside a text that contains more or less than an answer, and its length in characters, counting every gap as one."
     if isinstance(task, PolicyTask):
         start = max(0, text.find('M: '))
         found = _BEST.search(text, start)
@@ -257,7 +257,7 @@ def _salvage(prompt, task, text):
     words = [' '.join(first.split()[:6]), *(''.join(field.split()[:1]) for field in rest)]
     try: return parse_completion(prompt, '+'.join(words), strict=False), len('+'.join(words))
     except ValueError: _fields(words[0])
-    return EnvAnswer(words[0], math.nan, None, None), len(words[0])    # a position, and no verdict that can be read
+    return EnvAnswer(words[0], math.nan, None, None), len(words[0])    # a position without a readable verdict
 
 
 def _score_text(prompt, task, text, truth, reason, weights, values):
@@ -314,13 +314,13 @@ SHAPINGS = ('graduated', 'continuous', 'linear', 'binary')
 def quality(
     total: float, # of the ladder, [-0.3, 1]
 ) -> float:       # 0 to 1: below 0.2 refused, 0.2 to 0.95 with mistakes, 1 exact
-    "How good an answer is, apart from any shaping."
+    "How good an answer is, before any shaping."
     if total < 0.2: return 0.4 * (total + 0.3)
     return 1. if total == 1 else 0.2 + 1.25 * (total - 0.2)
 
 
 def _shape(q, shaping, steep):
-    "Quality to reward; rises with q."
+    "Quality to reward; increases with q."
     if shaping == 'graduated': return q / 0.4 - 0.3 if q < 0.2 else 1. if q == 1 else 0.2 + (q - 0.2) / 1.25
     if shaping == 'binary': return float(q == 1)
     return -0.3 + 1.3 * (math.expm1(3 * q) / math.expm1(3) if shaping == 'continuous' and steep else q)
@@ -329,9 +329,9 @@ def _shape(q, shaping, steep):
 def shape_reward(
     found: Score,                # of `score`
     shaping: str = 'graduated',  # one of `SHAPINGS`
-    structure: float = 0.2,      # quality at which readable text starts, 0.2 to 1 (1: an answer with mistakes earns what an exact one does)
+    structure: float = 0.2,      # quality at which readable text starts, 0.2 to below 1 (near 1 an answer with mistakes earns almost what an exact one does)
 ) -> Score:                      # the same with another total; a part 'shaping' holds the difference, so that the column still adds up
-    "Turn a score of the ladder into a reward of another shape."
+    "Turn a score of the ladder into a reward with another shaping."
     if shaping not in SHAPINGS: raise ValueError(f'shaping must be one of {", ".join(SHAPINGS)}, not {shaping!r}')
     if not 0.2 <= structure < 1: raise ValueError(f'structure must be 0.2 or more and below 1, not {structure!r}')
     if shaping == 'graduated' and structure == 0.2: return found
