@@ -13,7 +13,7 @@ from rookworld_nb.grpo import experience, step as learning
 from rookworld_nb.run import train as training
 from rookworld_nb.config import EvalConfig, TrainConfig
 from rookworld_nb.chess.dataset import load_rows
-from rookworld_nb.grpo.experience import PromptSource, collect, gather
+from rookworld_nb.grpo.experience import PromptSource, StepFacts, collect, gather
 from rookworld_nb.lm.generate import completion_logits
 from rookworld_nb.lm.loader import save_model
 from rookworld_nb.lm.model import GPT, PRESETS
@@ -49,6 +49,13 @@ def made(seed=3, **choices):
     batch.rollouts = replace(batch.rollouts, completion_mask=mask, logprobs=batch.rollouts.logprobs * mask)
     batch.rewards = REWARDS.clone()
     return learner, batch
+
+
+def updated(learner, batch):
+    "What a step measures that learns from this batch."
+    facts = StepFacts(step=2)
+    update(learner, batch, make_targets(learner, batch, facts), facts)
+    return facts
 
 
 class Spy:
@@ -100,7 +107,7 @@ def test_the_loss_divides_by_the_longer_of_both_lengths(bounds, longest):
     learner = Learner(tiny(), TOKENIZER, replace(CONFIG, **bounds))
     batch, _ = collect(learner.model, TOKENIZER, [next(r for r in ROWS if r.kind == kind) for kind in 'PA'], learner.config, 3)
     batch.rewards = REWARDS.clone()
-    with Spy(learning, 'loss_denominator') as spy: update(learner, batch, make_targets(learner, batch, 2)[0], 2)
+    with Spy(learning, 'loss_denominator') as spy: updated(learner, batch)
     assert spy.given('max_length') == [longest]
 
 
@@ -133,7 +140,7 @@ def test_a_success_is_at_least_the_success_reward():
 
 def test_clips_reach_the_loss():
     learner, batch = made(clip_low=0.1, clip_high=0.7, loss_type='grpo')
-    with Spy(learning, 'policy_loss') as spy: update(learner, batch, make_targets(learner, batch, 2)[0], 2)
+    with Spy(learning, 'policy_loss') as spy: updated(learner, batch)
     assert set(spy.given('clip_low')) == {0.1} and set(spy.given('clip_high')) == {0.7}
 
 
@@ -145,8 +152,8 @@ def gradient_free_loss(**choices):
 
 def test_the_entropy_bonus_is_a_bonus():
     plain, paid = gradient_free_loss(), gradient_free_loss(entropy_coef=0.5)
-    assert plain['entropy_nats'] > 1
-    assert paid['loss'] - plain['loss'] == pytest.approx(-0.5 * plain['entropy_nats'] / (8*12), rel=1e-4)
+    assert plain.entropy_nats > 1
+    assert paid.loss - plain.loss == pytest.approx(-0.5 * plain.entropy_nats / (8*12), rel=1e-4)
 
 
 def test_the_logged_entropy_is_that_of_the_sampler():
@@ -154,16 +161,16 @@ def test_the_logged_entropy_is_that_of_the_sampler():
     r = batch.rollouts
     with torch.no_grad(): p = (completion_logits(learner.model, r) / 0.3).double().softmax(-1)
     by_hand = -(p * p.clamp(min=1e-300).log()).sum(-1)[r.completion_mask].mean().item()
-    logged = update(learner, batch, make_targets(learner, batch, 2)[0], 2)['entropy_nats']
+    logged = updated(learner, batch).entropy_nats
     assert logged == pytest.approx(by_hand, rel=1e-4)
 
 
 def test_the_norm_that_is_clipped_has_every_gradient():
     learner, batch = made(baseline='value', value_coef=7.0, value_detach=True, grad_clip=0.01)
-    with Spy(torch.nn.utils, 'clip_grad_norm_') as spy: told = update(learner, batch, make_targets(learner, batch, 2)[0], 2)
+    with Spy(torch.nn.utils, 'clip_grad_norm_') as spy: facts = updated(learner, batch)
     clipped, = spy.calls
     assert {id(p) for p in clipped['parameters']} >= {id(p) for p in [*learner.model.parameters(), *learner.value_head.parameters()]} and clipped['max_norm'] == 0.01
-    assert math.hypot(*(p.grad.norm().item() for p in learner.parameters() if p.grad is not None)) == pytest.approx(0.01, rel=1e-3) and told['grad_norm'] > 0.01
+    assert math.hypot(*(p.grad.norm().item() for p in learner.parameters() if p.grad is not None)) == pytest.approx(0.01, rel=1e-3) and facts.grad_norm > 0.01
 
 
 # ---- the value head
@@ -171,7 +178,7 @@ def test_the_norm_that_is_clipped_has_every_gradient():
 def test_gamma_lambda_and_the_scale_reach_the_advantages():
     learner, batch = made(baseline='value', gamma=0.9, gae_lambda=0.4, advantage_scale='group', min_std=0.01)
     with torch.no_grad(): learner.value_head.linear.weight.normal_(generator=torch.Generator().manual_seed(1))
-    with Spy(learning, 'gae') as spy: targets, _ = make_targets(learner, batch, 2)
+    with Spy(learning, 'gae') as spy: targets = make_targets(learner, batch, StepFacts(2))
     first = spy.calls[0]
     assert (first['gamma'], first['lam']) == (0.9, 0.4)
     raw, _ = gae(first['rewards'], first['values'], first['mask'], 0.9, 0.4)
@@ -185,11 +192,11 @@ def test_kl_per_token_and_per_sequence():
     learner, batch = made(kl_coef=0.1)
     with torch.no_grad(): learner.reference.wte.weight.mul_(1.3)
     r = batch.rollouts
-    told = update(learner, batch, make_targets(learner, batch, 2)[0], 2)
+    facts = updated(learner, batch)
     with torch.no_grad(): p, q = ((completion_logits(m, r) / 0.3).double().log_softmax(-1) for m in (tiny(), learner.reference))
     total = (p.exp() * (p - q)).sum(-1)[r.completion_mask].sum().item()
     assert total > 1
-    assert told['kl_nats_per_sequence'] == pytest.approx(total/8, rel=1e-3) and told['kl_nats_per_token'] == pytest.approx(total/54, rel=1e-3)
+    assert facts.kl_nats_per_sequence == pytest.approx(total/8, rel=1e-3) and facts.kl_nats_per_token == pytest.approx(total/54, rel=1e-3)
 
 
 def test_the_controller_is_told_completions_and_the_reference_is_refreshed_in_time():
@@ -216,22 +223,23 @@ def test_weights_of_the_parts_of_the_loss():
     learner, batch = made(baseline='value', value_coef=0.3, value_clip=0.05, kl_coef=0.7, entropy_coef=0.2, loss_type='dr_grpo')
     with torch.no_grad(): learner.value_head.linear.weight.normal_(generator=torch.Generator().manual_seed(1))
     with torch.no_grad(): learner.reference.wte.weight.mul_(1.3)
-    r, targets = batch.rollouts, make_targets(learner, batch, 2)[0]
-    with Spy(learning, 'policy_loss') as policy, Spy(learning, 'value_loss') as value: told = backward_pass(learner, r, targets, 8*12, 54)
+    r, targets = batch.rollouts, make_targets(learner, batch, StepFacts(2))
+    with Spy(learning, 'policy_loss') as policy, Spy(learning, 'value_loss') as value: sums = backward_pass(learner, r, targets, 8*12, 54)
     given = value.calls[0]
     assert (given['clip'], given['old_values'] is targets.values, given['returns'] is targets.returns) == (0.05, True, True)
     own = learning.policy_loss(**policy.calls[0])[0].item()
-    assert told['loss'] == pytest.approx(own + 0.7*told['kl_nats']/96 - 0.2*told['entropy_nats']/96 + 0.3*told['value_loss'], rel=1e-4)
-    assert min(abs(told[k]) for k in ('kl_nats', 'entropy_nats', 'value_loss')) > 1e-3
+    assert sums.loss == pytest.approx(own + 0.7*sums.kl_nats/96 - 0.2*sums.entropy_nats/96 + 0.3*sums.value_loss, rel=1e-4)
+    assert min(map(abs, (sums.kl_nats, sums.entropy_nats, sums.value_loss))) > 1e-3
 
 
 def test_the_overlong_penalty_is_taken_off():
     learner, batch = made(overlong_buffer=8, overlong_penalty=0.25, advantage_scale='none')
     lengths = torch.tensor([[12, 3, 5, 9], [2, 12, 7, 4]])
     shaped = REWARDS - 0.25*((lengths - (12 - 8)) / 8).clamp(0, 1)
-    targets, facts = make_targets(learner, batch, 2)
+    facts = StepFacts(2)
+    targets = make_targets(learner, batch, facts)
     assert torch.allclose(targets.advantages.view(2, 4), shaped - shaped.mean(1, keepdim=True), atol=1e-5)
-    assert facts['reward_penalty'] == pytest.approx((REWARDS - shaped).mean().item(), rel=1e-5)
+    assert facts.reward_penalty == pytest.approx((REWARDS - shaped).mean().item(), rel=1e-5)
 
 
 # ---- the scorer

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['PromptSource', 'task_counts', 'Experience', 'sampling_settings', 'collect', 'shaped_rewards', 'silent_groups',
-           'rollout_seed', 'gather', 'mixed_reward']
+           'rollout_seed', 'StepFacts', 'gather', 'mixed_reward']
 
 # %% ../../nbs/grpo/04_experience.ipynb #90032865
 import copy
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 import torch
 from torch import Tensor
@@ -136,7 +136,7 @@ def collect(
     seed: int,              # of the sampler
     scorer: Scorer|None = None, # gives the rewards; None is the one that config asks for
     step: int|None = None,  # of training, for the scorer's curriculum
-) -> tuple[Experience, dict]: # and seconds spent in 'rollout' and 'score'
+) -> tuple[Experience, tuple[float, float]]: # and the seconds of sampling and of scoring
     "Sample a group for every prompt and score it."
     t0, G = time.perf_counter(), config.group_size
     settings, limits = [sampling_settings(e.kind, config) for e in examples], config.token_limits
@@ -146,27 +146,27 @@ def collect(
     t1 = time.perf_counter()
     scores = (scorer or make_scorer(config)).score(examples, rollouts.completions, step)
     rewards = torch.tensor([s.total for s in scores]).view(len(examples), G)
-    return Experience(examples, rollouts, scores, rewards), dict(rollout=t1 - t0, score=time.perf_counter() - t1)
+    return Experience(examples, rollouts, scores, rewards), (t1 - t0, time.perf_counter() - t1)
 
 # %% ../../nbs/grpo/04_experience.ipynb #1a291348
 def shaped_rewards(
-    found: Experience,   # P groups of G
+    batch: Experience,   # P groups of G
     config: TrainConfig, # overlong_buffer, overlong_penalty, how long answers may be
 ) -> Tensor:             # (P, G) float
     "Rewards minus the overlong penalty; the scores themselves stay unchanged."
-    limits, lengths = config.token_limits, found.rollouts.completion_mask.sum(1).cpu()
-    most = torch.tensor([limits[e.kind] for e in found.examples]).repeat_interleave(found.rewards.shape[1])
-    return found.rewards + config.overlong_penalty * overlong_penalty(
-        lengths, most, config.overlong_buffer).view_as(found.rewards)
+    limits, lengths = config.token_limits, batch.rollouts.completion_mask.sum(1).cpu()
+    most = torch.tensor([limits[e.kind] for e in batch.examples]).repeat_interleave(batch.rewards.shape[1])
+    return batch.rewards + config.overlong_penalty * overlong_penalty(
+        lengths, most, config.overlong_buffer).view_as(batch.rewards)
 
 
 def silent_groups(
-    found: Experience,   # P groups of G
+    batch: Experience,   # P groups of G
     config: TrainConfig, # baseline, and see `shaped_rewards`
 ) -> Tensor:             # (P,) bool
     "The groups without signal."
-    if config.baseline in OUTSIDE_BASELINES: return torch.zeros(len(found.rewards), dtype=torch.bool)
-    return zero_signal_groups(shaped_rewards(found, config))
+    if config.baseline in OUTSIDE_BASELINES: return torch.zeros(len(batch.rewards), dtype=torch.bool)
+    return zero_signal_groups(shaped_rewards(batch, config))
 
 # %% ../../nbs/grpo/04_experience.ipynb #3525d2f3
 def rollout_seed(
@@ -177,6 +177,74 @@ def rollout_seed(
     "A sampler seed that depends only on seed, step and refill round, so that a resumed run samples the same."
     return (seed * 1_000_003 + step) * 101 + attempt
 
+# %% ../../nbs/grpo/04_experience.ipynb #364fcdce
+@dataclass(slots=True)
+class _ModelFacts:
+    "How the model is doing."
+    step: int                               # from 1
+    loss: float|None = None                 # all its terms, each with its weight
+    reward_mean: float|None = None          # of the prompts first asked, both tasks at their share in the run
+    reward_std: float|None = None           # of the same completions
+    reward_max: float|None = None           # of the same completions
+    reward_p: float|None = None             # mean of those that answer P; None without any
+    reward_a: float|None = None             # mean of those that answer A; None without any
+    best_reward: float|None = None          # highest `reward_mean` of the run so far
+    reward_penalty: float|None = None       # mean taken off for length, with overlong_buffer
+    running_reward_mean: float|None = None  # with normalize_rewards
+    running_reward_std: float|None = None   # with normalize_rewards
+    baseline_reward: float|None = None      # what baseline ema compares with
+    explained_variance: float|None = None   # at most 1, with a value head
+    value_loss: float|None = None           # squared reward, with a value head
+    kl_coef: float|None = None              # in use, with a reference
+    kl_nats_per_token: float|None = None    # to the reference; without one to the start, now and then
+    kl_nats_per_sequence: float|None = None # the same of a whole completion
+    entropy_nats: float|None = None         # per token
+    distinct_share: float|None = None       # of completions, 0 to 1
+    clip_share_low: float|None = None       # of tokens, 0 to 1
+    clip_share_high: float|None = None      # of tokens, 0 to 1
+    ratio_max: float|None = None            # of tokens
+    sampling_gap_nats: float|None = None    # scoring against sampling, before the first update
+    grad_norm: float|None = None            # before clipping
+    weight_norm: float|None = None          # after the step
+
+# %% ../../nbs/grpo/04_experience.ipynb #52c417ee
+_SELDOM = ('engine_restarts', 'engine_lost', 'skip_reason')  # columns of some rows only
+
+@dataclass(slots=True)
+class StepFacts(_ModelFacts):
+    "All that a step measures: the columns of metrics.jsonl, in their order. None is what was not measured."
+    zero_signal_share: float|None = None    # of the groups first asked, 0 to 1
+    truncated_share: float|None = None      # of their completions, 0 to 1
+    format_share: float|None = None         # of their completions, 0 to 1
+    learning_rate: float|None = None        # of this step
+    completion_tokens: int|None = None      # of all that was learned from
+    prompts_p: int|None = None              # first asked
+    prompts_a: int|None = None              # first asked
+    refills: int|None = None                # rounds after the first
+    refill_prompts: int|None = None         # asked in these rounds
+    refill_reward_p: float|None = None      # mean of these rounds; None without any
+    refill_reward_a: float|None = None      # mean of these rounds; None without any
+    skipped_prompts: int|None = None        # by difficulty_filter
+    engine_restarts: int|None = None        # in the run so far, with an engine
+    engine_lost: bool|None = None           # with an engine
+    parts: dict[str, float|None] = field(default_factory=dict) # part_p_… and part_a_…: mean reward earned by each part
+    skipped: int = 0                        # 1 when no weight was moved
+    recoveries: int|None = None             # in the run so far
+    skip_reason: str|None = None            # of a skipped step
+    time_rollout_s: float|None = None       # sampling
+    time_score_s: float|None = None         # scoring
+    time_update_s: float|None = None        # forward, backward, optimizer
+    time_s: float|None = None               # the whole step
+
+    def row(self) -> dict: # as JSON can hold it
+        "The row of metrics.jsonl: every part is a column, and what is seldom there is left out where it is not."
+        row = {}
+        for name in [f.name for f in fields(self)]:
+            value = getattr(self, name)
+            if name == 'parts': row |= value
+            elif value is not None or name not in _SELDOM: row[name] = value
+        return row
+
 # %% ../../nbs/grpo/04_experience.ipynb #7f1ae084
 def gather(
     model,                 # samples the completions
@@ -185,54 +253,64 @@ def gather(
     config: TrainConfig,   # prompts_per_step, group_size, dynamic_sampling, max_refills, …
     step: int,             # from 1
     scorer: Scorer|None = None, # see `collect`
-) -> tuple[Experience, dict]: # what the step learns from; facts: seconds, refills, skipped, see `_sampled_facts`
+) -> tuple[Experience, StepFacts]: # what the step learns from; what was measured of it
     "Collect groups; replace those whose completions all score the same by new ones, because they teach nothing."
     wanted, skipped, scorer = (task_counts(step, config.prompts_per_step, config.env_ratio), source.skipped,
                                scorer or make_scorer(config))
-    kept, sampled, seconds = [], [], dict(rollout=0., score=0.)
+    kept, rounds, seconds = [], [], []
     for attempt in range(1 + config.max_refills):
         examples = [e for kind in 'PA' for e in source.take(kind, wanted[kind])]
-        found, spent = collect(model, tokenizer, examples, config, rollout_seed(config.seed, step, attempt),
+        asked, spent = collect(model, tokenizer, examples, config, rollout_seed(config.seed, step, attempt),
                                scorer, step)
-        seconds = {k: seconds[k] + spent[k] for k in seconds}
-        sampled.append(found)
-        silent = silent_groups(found, config)
-        source.record(examples, found.rewards, config.success_reward)
-        if not config.dynamic_sampling: kept.append(found)
-        elif not silent.all(): kept.append(found.select(~silent))
+        rounds.append(asked)
+        seconds.append(spent)
+        silent = silent_groups(asked, config)
+        source.record(examples, asked.rewards, config.success_reward)
+        if not config.dynamic_sampling: kept.append(asked)
+        elif not silent.all(): kept.append(asked.select(~silent))
         wanted = {kind: sum(e.kind == kind for e, s in zip(examples, silent) if s) for kind in 'PA'}
         if not config.dynamic_sampling or not silent.any(): break
-    return _merge(kept or sampled), (dict(seconds=seconds, refills=attempt, skipped=source.skipped - skipped)
-                                     | _sampled_facts(sampled, config.env_ratio) | scorer.facts())
+    batch, facts = _merge(kept or rounds), _sampled_facts(step, rounds, config.env_ratio, scorer)
+    facts.completion_tokens = int(batch.rollouts.completion_mask.sum())
+    facts.skipped_prompts = source.skipped - skipped
+    facts.time_rollout_s, facts.time_score_s = map(sum, zip(*seconds))
+    return batch, facts
 
 # %% ../../nbs/grpo/04_experience.ipynb #fccf9900
-def _task_rewards(found: list[Experience]) -> dict: # mean reward of 'P' and 'A'; None where there is none
+def _task_rewards(rounds: list[Experience]) -> dict: # mean reward of 'P' and 'A'; None where there is none
     return {kind: torch.cat(groups).mean().item() if groups else None
-            for kind in 'PA' for groups in [[r for f in found for e, r in zip(f.examples, f.rewards) if e.kind == kind]]}
+            for kind in 'PA' for groups in [[g for r in rounds for e, g in zip(r.examples, r.rewards) if e.kind == kind]]}
 
 
 def mixed_reward(
     of_task: dict[str, float|None], # mean reward of 'P' and 'A'; None where there is none
     env_ratio: float,               # share of A over the run, 0 to 1
-) -> float:                         # mean of the tasks that have one, in reward units
-    "The mean reward with each task at its share in the run, whatever the share in the step."
+) -> float:                         # mean of those that are there, in reward units
+    "Both tasks with their shares in the run, whatever the share in the step."
     there = {kind: share for kind, share in dict(P=1 - env_ratio, A=env_ratio).items() if of_task[kind] is not None}
     return sum(share*of_task[kind] for kind, share in there.items()) / sum(there.values())
 
 
-def _sampled_facts(rounds: list[Experience], env_ratio: float) -> dict:
-    "Metrics of the prompts that were asked first, dropped ones included; and the rewards of the refills."
-    first, G, parts = rounds[0], rounds[0].rewards.shape[1], {}
+def _mean_parts(batch: Experience) -> dict: # mean reward earned by every part, by its column; None where the task is not there
+    parts, G = {}, batch.rewards.shape[1]
     for kind in 'PA':
-        scores = [s for i, s in enumerate(first.scores) if first.examples[i // G].kind == kind]
-        parts |= {f"part_{kind.lower()}_{name.replace(' ', '_')}":
-                      sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None
-                  for name in WEIGHTS[kind]}
-    of_task, refill = _task_rewards(rounds[:1]), _task_rewards(rounds[1:])
-    return dict(parts=parts, rewards=first.rewards, kinds=[e.kind for e in first.examples],
-                reward_mean=mixed_reward(of_task, env_ratio), reward_p=of_task['P'], reward_a=of_task['A'],
-                refill_prompts=sum(len(r.examples) for r in rounds[1:]),
-                refill_reward_p=refill['P'], refill_reward_a=refill['A'],
-                zero_signal_share=zero_signal_groups(first.rewards).float().mean().item(),
-                format_share=sum('structure' in s.parts for s in first.scores) / len(first.scores),
-                truncated_share=first.rollouts.truncated.float().mean().item())
+        scores = [s for i, s in enumerate(batch.scores) if batch.examples[i // G].kind == kind]
+        for name in WEIGHTS[kind]:
+            parts[f"part_{kind.lower()}_{name.replace(' ', '_')}"] = (
+                sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None)
+    return parts
+
+
+def _sampled_facts(step: int, rounds: list[Experience], env_ratio: float, scorer: Scorer) -> StepFacts:
+    "Metrics of the prompts that were asked first, dropped ones included; and the rewards of the refills."
+    first, of_task, refill = rounds[0], _task_rewards(rounds[:1]), _task_rewards(rounds[1:])
+    kinds = [e.kind for e in first.examples]
+    return StepFacts(
+        step, parts=_mean_parts(first), **scorer.facts(), reward_mean=mixed_reward(of_task, env_ratio),
+        reward_std=first.rewards.std().item(), reward_max=first.rewards.max().item(),
+        reward_p=of_task['P'], reward_a=of_task['A'], prompts_p=kinds.count('P'), prompts_a=kinds.count('A'),
+        refills=len(rounds) - 1, refill_prompts=sum(len(r.examples) for r in rounds[1:]),
+        refill_reward_p=refill['P'], refill_reward_a=refill['A'],
+        zero_signal_share=zero_signal_groups(first.rewards).float().mean().item(),
+        format_share=sum('structure' in s.parts for s in first.scores) / len(first.scores),
+        truncated_share=first.rollouts.truncated.float().mean().item())
