@@ -5,7 +5,7 @@
 A fault meets the cells of its own notebook first; if they stay green, the test files that import the module. What was
 found is kept in the cache, so that a second run does what is new. The known tools (mutmut, cosmic-ray) see files and
 not the cells of notebooks, hence this runner."""
-import argparse, contextlib, csv, ctypes, functools, importlib, json, os, re, resource, shutil, signal, subprocess, sys, tempfile, time, types
+import argparse, ast, contextlib, csv, ctypes, functools, importlib, json, os, re, resource, shutil, signal, subprocess, sys, tempfile, time, types
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +20,16 @@ MEMORY = 12 << 30   # bytes a fault may ask for
 
 @functools.cache
 def cells(room): return [s for c in json.loads((NBS/f'{room}.ipynb').read_text())['cells'] if c['cell_type'] == 'code' and not FLAGGED.search(s := ''.join(c['source']))]
+@functools.cache
+def code_hash(source):
+    "Of the code of a cell: comments and docstrings may change without a verdict becoming old."
+    try: tree = ast.parse(source)
+    except SyntaxError: return short(source)   # a cell with a magic
+    for n in ast.walk(tree):
+        if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(n) is not None: n.body = n.body[1:] or [ast.Pass()]
+    return short(ast.unparse(tree))
+
+
 def is_exported(source): return bool(re.search(r'^#\|\s*exports?\s*$', source, re.M))
 def notebooks(): return [p.relative_to(NBS).with_suffix('').as_posix() for p in sorted(NBS.rglob('*.ipynb')) if not {'experiments', 'tutorials', '.ipynb_checkpoints'} & set(p.parts)]
 def all_rooms(): return [r for r in notebooks() if r not in PAGES and any(map(is_exported, cells(r)))]
@@ -103,7 +113,7 @@ def walk(room, todo, tell, limit=150, shared=True, whole=True):
                 at_red = max((int(l) for l in said if l.isdecimal()), default=0)
                 red, last = rest[at_red], max(last, i + at_red)
                 how = 'time' if code in (-signal.SIGALRM, -signal.SIGPROF) else said[-1] if said and code == 1 else f'exit code {code}'
-                tell(dict(id=name, killed=bool(code), seconds=round(seconds, 2)) | (dict(how=how, red=short(red)) if code else {}))
+                tell(dict(id=name, killed=bool(code), seconds=round(seconds, 2)) | (dict(how=how, red=code_hash(red)) if code else {}))
             start = time.process_time()
             run_cells([s], vars(main))
             green += time.process_time() - start
@@ -168,21 +178,21 @@ def read(cache): return [json.loads(line) for line in cache.read_text().splitlin
 def known_verdicts(cache, mutants):
     "What the cache says about these faults and still holds: {id: row} of the lessons, the same of the test files."
     lesson, tests, wanted, since = {}, {}, {m.id: m for m in mutants}, defaultdict(set)
-    standing = {room: {short(s) for s in cells(room)} for room in {m.room for m in mutants}}
+    standing = {room: {code_hash(s) for s in cells(room)} for room in {m.room for m in mutants}}
     for row in read(cache):
         if 'green' in row:
             for id in since.pop(row['room'], ()): row['green'] or lesson.pop(id, None)   # a walk that ended red
         elif (m := wanted.get(row['id'])) and row['key'] == key_of(m):
             if row['stage'] == 'tests' and row['suite'] == suite_of(m.room): tests[m.id] = row
-            if row['stage'] == 'lesson' and (row['killed'] and row['red'] in standing[m.room] | {short(m.source)} or row['lessons'] == lessons_of(m.room)):
+            if row['stage'] == 'lesson' and (row['killed'] and row['red'] in standing[m.room] | {code_hash(m.source)} or row['lessons'] == lessons_of(m.room)):
                 lesson[m.id] = row   # a kill holds while the cell that turned red stands, a survival while no lesson changes
                 since[m.room].add(m.id)
     return lesson, tests
 
 
-def key_of(m): return short(*(m.source if i == m.cell else s for i, s in enumerate(cells(m.room)) if is_exported(s)))
+def key_of(m): return short(*(code_hash(m.source if i == m.cell else s) for i, s in enumerate(cells(m.room)) if is_exported(s)))
 @functools.cache
-def lessons_of(room): return short(*(s for s in cells(room) if not is_exported(s)))
+def lessons_of(room): return short(*(code_hash(s) for s in cells(room) if not is_exported(s)))
 @functools.cache
 def suite_of(room): return short(*(p.read_text() for p in test_files(room)))
 
