@@ -56,6 +56,14 @@ FAULTS = {'illegal move': 'player', 'unreadable move': 'player',
 ENDS = (*FAULTS, 'mate', 'draw', 'max_plies')
 _HISTORY = 10   # half-moves of the past in an A prompt, the current one included
 
+def _check_start(fen):
+    "Refuse a position from which no game can start."
+    board = chess.Board(fen)
+    # published positions name an en-passant square after every double push
+    impossible = board.status() & ~chess.STATUS_INVALID_EP_SQUARE
+    if impossible or board.is_game_over():
+        raise ValueError(f'no game starts from {fen!r}: the position is impossible, or the game is over')
+
 # %% ../../nbs/apps/01_play.ipynb #1c487e19
 class Game:
     "One game: its position, and how it ended."
@@ -63,11 +71,7 @@ class Game:
         self,
         fen: str, # to start from; the game is not over there
     ):
-        board = chess.Board(fen)
-        # published positions name an en-passant square after every double push
-        impossible = board.status() & ~chess.STATUS_INVALID_EP_SQUARE
-        if impossible or board.is_game_over():
-            raise ValueError(f'no game starts from {fen!r}: the position is impossible, or the game is over')
+        _check_start(fen)
         self.start, self.fen, self.moves, self.ended_by, self.said = fen, fen, [], None, ''
 
     def asks_move(self) -> PolicyTask: # the next question
@@ -311,6 +315,15 @@ def _check_world(task, text, log):
     if _read_answer(task, text) != truth:
         log(f'world model: {task.prompt()} it said {text!r:.200}, the rules say {truth.text()!r}')
 
+
+def _model_worlds(model, tokenizer, asked, log):
+    "For each position, where its moves lead as the model says; moves that it calls illegal are left out, and its errors are logged."
+    tasks = [q.asks_world(m) for q, moves in asked for m in moves]
+    texts = dict(zip(tasks, _answer_tasks(model, tokenizer, tasks) if tasks else []))
+    for task, text in texts.items(): _check_world(task, text, log)
+    answers = [{m: _read_answer(t := q.asks_world(m), texts[t]) for m in moves} for q, moves in asked]
+    return [{m: a for m, a in world.items() if a and not a.truncated} for world in answers]
+
 # %% ../../nbs/apps/01_play.ipynb #267fcfe8
 class Player:
     "A model that plays."
@@ -327,12 +340,8 @@ class Player:
         asked: list[tuple[Question, list[str]]], # positions, and moves there
     ) -> list[dict[str, EnvAnswer]]:             # for each position, where its playable moves lead
         "The results of moves, by the rules or by the model itself."
-        if not self.config.world_model: return [_rules_world(q, moves) for q, moves in asked]
-        tasks = [q.asks_world(m) for q, moves in asked for m in moves]
-        said = dict(zip(tasks, _answer_tasks(self.model, self.tokenizer, tasks) if tasks else []))
-        for task, text in said.items(): _check_world(task, text, self.log)
-        answers = [{m: _read_answer(t := q.asks_world(m), said[t]) for m in moves} for q, moves in asked]
-        return [{m: a for m, a in found.items() if a and not a.truncated} for found in answers]
+        if self.config.world_model: return _model_worlds(self.model, self.tokenizer, asked, self.log)
+        return [_rules_world(q, moves) for q, moves in asked]
 
     def think(self,
         questions: list[Question], # at least one, all asked at once

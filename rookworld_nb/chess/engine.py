@@ -7,6 +7,7 @@ __all__ = ['Analysis', 'find_engine', 'require_engine', 'score_to_pawns', 'win_p
            'EnginePool', 'analyse_positions', 'played_positions']
 
 # %% ../../nbs/chess/05_engine.ipynb #293907ab
+import contextlib
 import json
 import logging
 import math
@@ -219,7 +220,7 @@ def _answers(workers, cache, questions, nodes, multipv):
     return found | fresh
 
 # %% ../../nbs/chess/05_engine.ipynb #5c45c2ee
-class EnginePool:
+class EnginePool(contextlib.AbstractContextManager):
     "Engines in worker processes, started when first needed, that live until the pool is closed."
     def __init__(self,
         nodes: int = 1000,           # search nodes per question: an even cost, unlike depth
@@ -267,7 +268,6 @@ class EnginePool:
         self._workers.shutdown(cancel_futures=True)
         self.cache.db.close()
 
-    def __enter__(self): return self
     def __exit__(self, *exc): self.close()
 
 # %% ../../nbs/chess/05_engine.ipynb #c742c211

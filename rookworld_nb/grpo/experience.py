@@ -24,6 +24,9 @@ from .grpo import overlong_penalty, zero_signal_groups
 # success rates between which a prompt is useful; how often a prompt outside is asked again
 _TOO_HARD, _TOO_EASY, _SECOND_CHANCE = 0.2, 0.8, 0.25
 
+def _of_kind(rows, kind): return rows.of_kind(kind) if isinstance(rows, Rows) else [r for r in rows if r.kind == kind]
+
+
 @lru_cache(4)
 def _shuffle(seed, lap, n):
     "The order of one pass, and a number in [0, 1) for every row."
@@ -38,8 +41,7 @@ class PromptSource:
         seed: int = 0,                  # of the order
         difficulty_filter: bool = False, # on later passes, mostly skip prompts that were too easy or too hard
     ):
-        self.rows = {kind: rows.of_kind(kind) if isinstance(rows, Rows) else [r for r in rows if r.kind == kind]
-                     for kind in 'PA'}
+        self.rows = {kind: _of_kind(rows, kind) for kind in 'PA'}
         self.seed, self.difficulty_filter = seed, difficulty_filter
         self.used, self.skipped, self.success = dict(P=0, A=0), 0, dict(P={}, A={})
         self._number = {}   # prompt -> number of its row, of the prompts taken since the last `record`

@@ -163,8 +163,9 @@ def _draw_weights(model):
             nn.init.normal_(p, std=0.02 * ((2*model.config.n_layer)**-0.5 if name.endswith('c_proj.weight') else 1))
 
 
-def _places(input_ids, attention_mask, past):
+def _places(config, input_ids, attention_mask, past):
     "Positions of the new tokens, and their attention pattern; None where the causal pattern is enough."
+    _check_inputs(config, input_ids, attention_mask, past)
     T = input_ids.shape[-1]
     if attention_mask is not None: return positions_from_mask(attention_mask)[:, past:], attention_pattern(attention_mask, T)
     pattern = None
@@ -193,8 +194,7 @@ class GPT(nn.Module):
     ) -> Tensor:                               # (B, T, C) float
         "The last layer's states, after the final layer norm."
         past, T = (cache.length if cache is not None else 0), input_ids.shape[-1]
-        _check_inputs(self.config, input_ids, attention_mask, past)
-        positions, pattern = _places(input_ids, attention_mask, past)
+        positions, pattern = _places(self.config, input_ids, attention_mask, past)
         x = self.wte(input_ids) + self.wpe(positions)
         for block in self.h: x = block(x, pattern, cache)
         if cache is not None: cache.length += T

@@ -6,6 +6,7 @@
 __all__ = ['SOURCES', 'structure_at', 'Scorer', 'make_scorer']
 
 # %% ../../nbs/reward/02_scoring.ipynb #a0d2d82a
+import contextlib
 import warnings
 from ..config import TrainConfig
 from ..chess.tasks import MAX_MOVES, PolicyAnswer, parse_completion
@@ -53,7 +54,7 @@ def _valued(pool, pairs):
 SOURCES = ('auto', 'row', 'rules', 'engine')
 
 # %% ../../nbs/reward/02_scoring.ipynb #c87f5a5f
-class Scorer:
+class Scorer(contextlib.AbstractContextManager):
     "Scores for batches of completions, from one source of truth."
     def __init__(self,
         source: str = 'auto',           # one of `SOURCES`
@@ -93,7 +94,6 @@ class Scorer:
         "End the engines, if there are any."
         if self.pool: self.pool.close()
 
-    def __enter__(self): return self
     def __exit__(self, *exc): self.close()
 
     def _ask_engine(self, pairs):
