@@ -407,6 +407,8 @@ class PretrainRows:
     block_rows: Count = 16384         # rows made or read at a time
     workers: Whole = 1                # processes that make rows ahead; 0 makes them between the steps
     from_positions: Share = 0.35      # A: share of the rows that start from labelled positions of data, 0 to 1
+    rare_moves: bool = False          # A: moves that random games seldom have are asked more often
+    new_clocks: Share = 0.0           # A: share of the rows that get other clocks, 0 to 1
     specials: bool = True             # A: three rows in ten are a mate, a draw, illegal, a promotion, en passant, castling or a first move
     flip: Share = 0.5                 # P: share of the rows with the colours swapped, 0 to 1
 
@@ -426,6 +428,7 @@ class PretrainTargets:
 class PretrainUpdates:
     "The course of learning_rate, and what limits a step."
     vector_learning_rate: Positive = 3e-3 # muon: of AdamW, for embeddings and vectors
+    move_learning_rate: NotNegative = 0.0 # muon: of AdamW, for what moves share: the square left, the square reached, the promotion; 0 shares nothing
     weight_decay: NotNegative = 0.02  # of matrices, a share of the learning rate
     warmup_steps: Whole = 100         # steps of linear warm-up
     decay_steps: Whole = 0            # the last steps, in which the learning rate falls linearly to 0

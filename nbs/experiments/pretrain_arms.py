@@ -64,7 +64,7 @@ def train_arm(config, seconds, order='best'):
     if order == 'shuffled': blocks.best_first = lambda e: e
     torch.manual_seed(config.seed)
     model, tokenizer = starting_model(config)
-    optimizer, spent, step, losses = pretrain_optimizer(config, model), 0.0, 0, dict(P=[], A=[])
+    optimizer, spent, step, losses = pretrain_optimizer(config, model, tokenizer), 0.0, 0, dict(P=[], A=[])
     peaks = [g['lr'] for g in optimizer.param_groups]
     with RowStream(config, data_shards(config.data), tokenizer.name) as stream:
         while spent < seconds:

@@ -8,6 +8,7 @@ __all__ = ['MIX', 'Position', 'position_key', 'position_hash', 'split_of', 'move
 # %% ../../nbs/chess/04_positions.ipynb #c64987ef
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 import chess
@@ -131,6 +132,7 @@ def choose_move(
     rng: random.Random, # source of every choice
     illegal: float = 0.05, # how often an illegal move is tried, 0 to 1
     mates: float = 0.9, # how often a mate in one is played when there is one, 0 to 1
+    counts: Counter|None = None, # how often each move has been seen, UCI; rare ones are preferred. None: all alike
 ) -> str:               # UCI
     "The move of an A row: any legal move, with rare outcomes made more frequent."
     if rng.random() < illegal:
@@ -146,4 +148,5 @@ def choose_move(
                 mate = board.is_checkmate()
                 board.pop()
                 if mate: return m.uci()
-    return legal[0].uci()
+    if counts is None: return legal[0].uci()
+    return rng.choices(legal, [(counts[m.uci()] + 1)**-0.75 for m in legal])[0].uci()

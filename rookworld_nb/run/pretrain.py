@@ -10,10 +10,12 @@ import contextlib
 import hashlib
 import json
 import math
+import re
 import shutil
 import time
 from collections import defaultdict, deque
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 import torch
 from torch import Tensor
@@ -71,22 +73,37 @@ class _Muon(torch.optim.Optimizer):
         weight_decay: float = 0.02,      # of the matrices, a share of the learning rate
         momentum: float = 0.95,          # of the matrices (Nesterov)
         betas: tuple = (0.9, 0.95),      # of AdamW
+        parts: tuple[Tensor, Tensor]|None = None, # (rows of the embedding, the part that each has), both (N,) int64; see `_move_parts`
+        move_learning_rate: float = 0.0, # of AdamW, for the parts
     ):
         def is_matrix(name, p): return name.startswith('h.') and p.ndim == 2
         named = list(model.named_parameters())
-        parts = {f'h.{i}.attn.c_attn.weight': 3 for i in range(model.config.n_layer)}  # query, key, value
-        matrices = [(p, parts.get(name, 1)) for name, p in named if is_matrix(name, p)]
-        self.parts = {p: n for p, n in matrices}
-        super().__init__([
-            dict(params=[p for p, _ in matrices], lr=learning_rate, weight_decay=weight_decay, momentum=momentum),
-            dict(params=[p for name, p in named if not is_matrix(name, p)], lr=vector_learning_rate, betas=betas)], {})
+        pieces = {f'h.{i}.attn.c_attn.weight': 3 for i in range(model.config.n_layer)}  # query, key, value
+        matrices = [(p, pieces.get(name, 1)) for name, p in named if is_matrix(name, p)]
+        self.pieces, self.embedding, self.parts = {p: n for p, n in matrices}, model.wte.weight, parts
+        groups = [dict(params=[p for p, _ in matrices], lr=learning_rate, weight_decay=weight_decay, momentum=momentum),
+                  dict(params=[p for name, p in named if not is_matrix(name, p)], lr=vector_learning_rate, betas=betas)]
+        if parts and move_learning_rate:
+            moved = self.embedding.new_zeros(int(parts[1].max()) + 1, model.config.n_embd)   # how far a part moves in a step
+            groups.append(dict(params=[torch.nn.Parameter(moved)], lr=move_learning_rate, betas=betas))
+        super().__init__(groups, {})
 
     @torch.no_grad()
     def step(self) -> None:
         "One step; a parameter without a gradient stays."
-        matrices, vectors = self.param_groups
+        matrices, vectors, *shared = self.param_groups
         self._step_matrices(matrices)
         _adamw(self.state, vectors)
+        for group in shared: self._step_parts(group)
+
+    def _step_parts(self, group):
+        "A part's gradient is the sum over the moves that have it, and all of them go with it."
+        (moved,), (rows, part) = group['params'], (x.to(self.embedding.device) for x in self.parts)
+        if self.embedding.grad is None: return
+        moved.zero_()
+        moved.grad = torch.zeros_like(moved).index_add_(0, part, self.embedding.grad[rows])
+        _adamw(self.state, group)
+        self.embedding.index_add_(0, rows, moved[part])
 
     def _step_matrices(self, group):
         "All matrices of one shape at a time."
@@ -96,11 +113,23 @@ class _Muon(torch.optim.Optimizer):
             m = self.state[p].setdefault('momentum', torch.zeros_like(p))
             m.mul_(group['momentum']).add_(p.grad)
             ahead = p.grad + group['momentum']*m
-            for view, x in zip(p.chunk(self.parts[p]), ahead.chunk(self.parts[p])): shapes[x.shape].append((view, x))
+            for view, x in zip(p.chunk(self.pieces[p]), ahead.chunk(self.pieces[p])): shapes[x.shape].append((view, x))
         for (rows, columns), found in shapes.items():
             steps = orthogonalized(torch.stack([x for _, x in found]))
             for (view, _), o in zip(found, steps):
                 view.mul_(1 - group['lr']*group['weight_decay']).sub_(o, alpha=group['lr'] * max(1, rows/columns)**0.5)
+
+# %% ../../nbs/run/05_pretrain.ipynb #933e4dbc
+@cache
+def _move_parts(
+    tokenizer, # see `load_tokenizer`
+) -> tuple[Tensor, Tensor]|None: # (row of the embedding, its part), both (N,) int64; None: no token is a move
+    "The parts of the moves that are tokens: the square left, the square reached, the promotion, and that it is a move."
+    names = {}
+    def part(name): return names.setdefault(name, len(names))
+    moves = [(i, m) for i in range(tokenizer.vocab_size) if re.fullmatch('[a-h][1-8][a-h][1-8][nbrq]?', m := tokenizer.decode([i]))]
+    found = [(i, part(p)) for i, m in moves for p in (f'from {m[:2]}', f'to {m[2:4]}', f'promotion {m[4:]}', 'move')]
+    return tuple(torch.tensor(found).T) if found else None
 
 # %% ../../nbs/run/05_pretrain.ipynb #a72a1429
 def _learning_rate_factor(
@@ -130,12 +159,14 @@ def starting_model(
 
 
 def pretrain_optimizer(
-    config: PretrainConfig, # optimizer, learning_rate, vector_learning_rate, weight_decay
+    config: PretrainConfig, # optimizer, learning_rate, vector_learning_rate, move_learning_rate, weight_decay
     model: GPT,             # whose weights learn
+    tokenizer,              # of the model
 ) -> torch.optim.Optimizer: # each group at its peak learning rate
     "Muon or AdamW, as the configuration says."
     if config.optimizer == 'muon':
-        return _Muon(model, config.learning_rate, config.vector_learning_rate, config.weight_decay)
+        return _Muon(model, config.learning_rate, config.vector_learning_rate, config.weight_decay,
+                     parts=_move_parts(tokenizer), move_learning_rate=config.move_learning_rate)
     return torch.optim.AdamW(model.parameters(), config.learning_rate, (0.9, 0.95), weight_decay=config.weight_decay)
 
 # %% ../../nbs/run/05_pretrain.ipynb #219b487d
@@ -243,7 +274,7 @@ def pretrain(
     if config.threads: torch.set_num_threads(config.threads)
     seed_generators(config.seed)
     model, tokenizer = starting_model(config)
-    optimizer, shards = pretrain_optimizer(config, model), data_shards(config.data)
+    optimizer, shards = pretrain_optimizer(config, model, tokenizer), data_shards(config.data)
     origin, held_out, is_new = _origin(config, model, shards), _held_out(config, shards), out is None
     out = out or open_run(config.output_dir)
     with only_writer(out):

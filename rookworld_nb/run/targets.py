@@ -29,7 +29,7 @@ from ..chess.tasks import PolicyAnswer, PolicyTask
 from ..chess.engine import win_probability
 from ..chess.dataset import Example, COLUMNS, env_example, load_rows
 from ..chess.positions import choose_move, split_of
-from ..chess.synthetic import generate_transitions, special_rows
+from ..chess.synthetic import generate_transitions, move_counts, special_rows
 from ..lm.tokenizer import load_tokenizer
 from ..lm.model import GPT
 
@@ -256,7 +256,7 @@ def data_shards(
 def _is_labelled(shard): return shard.endswith('.parquet') and set(COLUMNS) <= set(pq.read_schema(shard).names)
 
 # %% ../../nbs/run/04_targets.ipynb #184fdacd
-def _from_positions(shards, rng, n):
+def _from_positions(shards, rng, n, counts=None):
     "A rows from positions of files, one move per position."
     shards = [s for s in shards if _is_labelled(s)]
     if not shards or not n: return []
@@ -265,23 +265,34 @@ def _from_positions(shards, rng, n):
     found = []
     for row in islice(cycle(rng.sample(rows, len(rows))), n):
         board = chess.Board(row['fen'])
-        found.append(env_example(board.fen(), choose_move(board, rng), row['history'], row['phase']))
+        found.append(env_example(board.fen(), choose_move(board, rng, counts=counts), row['history'], row['phase']))
     return found
 
 
+def _with_new_clocks(example, rng):
+    "The same move at another time of a game; the half-move clock need not agree with the history."
+    board, side, castling, en_passant, half, full = example.fen.split(' ')
+    if int(half) >= 100 or int(full) <= 4: return example   # near the 75-move rule, or an opening
+    full = rng.randint(5, 160)
+    if en_passant == '-' and rng.random() < 0.6: half = rng.randint(0, min(97, 2*full))
+    history = ' '.join(example.task.history.split(' ')[:-1])
+    return env_example(f'{board} {side} {castling} {en_passant} {half} {full}', example.task.uci, history, example.phase)
+
+
 def _env_block(
-    config: PretrainConfig, # seed, block_rows, from_positions, specials
+    config: PretrainConfig, # seed, block_rows, from_positions, specials, rare_moves, new_clocks
     shards: list[str],      # see `data_shards`; only labelled positions are used
     number: int,            # which block
 ) -> list[Example]:         # block_rows A rows of training positions, shuffled
     "A block of generated A rows."
     name, n = f'{config.seed} A {number}', config.block_rows
-    rng = random.Random(name)
-    rows = _from_positions(shards, rng, round(config.from_positions * n))
+    rng, counts = random.Random(name), move_counts() if config.rare_moves else None
+    rows = _from_positions(shards, rng, round(config.from_positions * n), counts)
     for kind, share in _SPECIALS.items() if config.specials else ():
         count, split = round(share * n), None if kind == 'first_moves' else 'train'   # there is only one start position
         rows += special_rows(kind, min(count, 4000 if split is None else count), f'{name} {kind}', split)
-    rows += generate_transitions(n - len(rows), f'{name} games')
+    rows += generate_transitions(n - len(rows), f'{name} games', counts=counts)
+    if config.new_clocks: rows = [_with_new_clocks(e, rng) if rng.random() < config.new_clocks else e for e in rows]
     rng.shuffle(rows)
     return rows
 
