@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..files import fsync, read_rows, write_at_once
 from ..chess.dataset import Example, load_rows
 from ..lm.loader import load_model, pick_device
-from ..reward.scoring import make_scorer
+from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
 from ..grpo.experience import PromptSource, sampling_settings
 from ..grpo.step import Learner, task_token_ids, train_step
 from ..measure.evaluate import compare, judge_rows, judge_trivial, summarize
@@ -216,7 +216,8 @@ def _legend(config: TrainConfig) -> str:
     "A legend for the lines of the steps, printed once."
     silent = (config.inner_steps * config.minibatches == 1 and config.baseline not in OUTSIDE_BASELINES
               and not (config.kl_coef or config.entropy_coef))
-    return ('Reward is that of the sampled answers; P/E counts the prompts of each task that were asked first'
+    whose = f', as {config.reward_function} gives it' * bool(config.reward_function)
+    return (f'Reward is that of the sampled answers{whose}; P/E counts the prompts of each task that were asked first'
             + ('; the loss stays near 0, because every batch is used once and advantages cancel: '
                'watch reward, KL and grad.' if silent else '.'))
 
@@ -348,23 +349,41 @@ def _give_up(out: Path, step: int, signals: list, recoveries: int):
     write_at_once(out/_POST_MORTEM[0], json.dumps(told, indent=1) + '\n')
     raise HealthError(sentence, out)
 
+# %% ../../nbs/run/03_train.ipynb #a16bd7a1
+def _with_reward(config: TrainConfig, own: object) -> TrainConfig:
+    "The configuration with the name of a reward that was given in Python."
+    if own is None: return config
+    if config.reward_function not in (None, reward_name(own)):
+        raise ValueError(f'reward_function is {config.reward_function}, and scorer is {reward_name(own)}: give one of the two')
+    return replace(config, reward_function=reward_name(own))
+
+
+def _try_reward(scorer, held_out: list[Example]) -> None:
+    "Raises RewardError when a reward of one's own fails on a right or on an empty answer."
+    if isinstance(scorer, OwnScorer):
+        first = list({e.kind: e for e in held_out[::-1]}.values())
+        scorer.score(first, [text for e in first for text in (e.completion(), '')], 1)
+
 # %% ../../nbs/run/03_train.ipynb #bd094c24
 def train(
     config: TrainConfig,          # every choice of the run
     resume: str|Path|None = None, # a run directory to continue, see `reopen_run`
     allow_config_change: bool = False, # continue even with other choices or other rows
+    scorer: object = None,        # a reward of one's own, see `OwnScorer`; None is the one that config asks for
 ) -> Path:                        # the run directory
     "Fine-tune with GRPO, from the first evaluation to the last. Raises HealthError when the run breaks and going back does not help."
+    config = _with_reward(config, scorer)
     out = reopen_run(resume, config, allow_config_change) if resume else None
     if out and is_complete(out, config): return out
     if config.threads: torch.set_num_threads(config.threads)
-    with make_scorer(config) as scorer: return _train(config, out, scorer, allow_config_change)
+    with make_scorer(config, scorer) as scorer: return _train(config, out, scorer, allow_config_change)
 
 
 def _train(config, out, scorer, allow_config_change):
     "The run, in a new directory or in a resumed one."
     model, tokenizer = load_model(config.model, pick_device(config.device))
     source, held_out = load_prompts(config)
+    _try_reward(scorer, held_out)
     origin, first, ids = origin_of(config, model), source.state_dict(), _entropy_ids(config, source, tokenizer)
 
     def begin(model=None):
@@ -384,7 +403,7 @@ def _train(config, out, scorer, allow_config_change):
 # %% ../../nbs/run/03_train.ipynb #47ef49ac
 def _step(running: Running, log: RunLog, step: int) -> list: # signals
     "One step: train, judge, write the row."
-    row, samples = train_step(running.learner, running.source, step)
+    row, samples = _scored(running, step)
     row['memory_gb'] = process_memory_gb()
     signals = running.monitor.check(row)
     row['health'] = worst([s for s in signals if s.name not in MACHINE])
@@ -396,9 +415,23 @@ def _step(running: Running, log: RunLog, step: int) -> list: # signals
     return signals
 
 
+def _scored(running, step):
+    "A step that has not begun when a reward of one's own fails."
+    if not isinstance(running.learner.scorer, OwnScorer): return train_step(running.learner, running.source, step)
+    before = running.source.state_dict()
+    try: return train_step(running.learner, running.source, step)
+    except RewardError:
+        running.source.load_state_dict(before)
+        raise
+
+
 def _repeat(running, begin, held_out, log, done, origin):
     "Evaluate, train, evaluate, compare; finished parts are skipped."
     config, out = running.learner.config, log.directory
+
+    def keep(step, saving):
+        _name_stable(out, step, running.monitor, saving)
+        if saving: _keep(out, step, running, origin)
 
     def measure(step):
         with interrupt.at_once():
@@ -411,16 +444,16 @@ def _repeat(running, begin, held_out, log, done, origin):
         while step < config.max_steps:
             if _evaluation_due(step, config): measure(step)
             step += 1
-            signals, asked = _step(running, log, step), interrupt.asked
+            try: signals, asked = _step(running, log, step), interrupt.asked
+            except RewardError:
+                keep(step - 1, step > 1 and step - 1 not in map(checkpoint_step, list_checkpoints(out)))
+                raise
             if worst(signals) == LEVELS.index('act'):
                 if running.learner.recoveries >= config.max_recoveries:
                     _give_up(out, step, signals, running.learner.recoveries)
                 running, step = _go_back(log, running, begin, origin)
             else:
-                saving = (asked or step == config.max_steps
-                          or step % config.save_every == 0 or _evaluation_due(step, config))
-                _name_stable(out, step, running.monitor, saving)
-                if saving: _keep(out, step, running, origin)
+                keep(step, asked or step == config.max_steps or step % config.save_every == 0 or _evaluation_due(step, config))
             bar.update(step - bar.n)
             if asked: raise KeyboardInterrupt(f'saved at step {step}')
         write_at_once(out/'comparison.json', _compare_runs(before, measure(config.max_steps), held_out))
