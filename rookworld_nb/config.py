@@ -298,7 +298,8 @@ class TrainUpdates:
 @dataclass(frozen=True, kw_only=True)
 class TrainWatching:
     "Evaluations during the run, checkpoints, and completions that are logged."
-    eval_every: Whole = 0             # steps between evaluations; 0 evaluates only before and after
+    eval_every: Whole = 0             # steps between whole evaluations; 0 evaluates only before and after
+    check_every: Whole = 40           # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
     save_every: Count = 20            # steps between checkpoints
     keep_last: Count = 2              # newest checkpoints kept
     keep_best: Whole = 1              # checkpoints kept beside them: those with the highest mean sampled reward over their last save_every steps

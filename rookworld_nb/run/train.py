@@ -13,8 +13,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import numpy as np
@@ -40,8 +41,9 @@ class RunLog:
     "The files of a run directory: every row is on disk before the next step begins."
     def __init__(self,
         directory: Path, # of the run
+        watch: Callable[[Path, bool], object]|None = None, # shows the run instead of the printed lines, see `train`
     ):
-        self.directory = directory
+        self.directory, self.watch = directory, watch
 
     def append(self,
         name: str,            # 'metrics', 'completions' or 'eval'
@@ -56,8 +58,8 @@ class RunLog:
     def say(self,
         line: str, # for the reader
     ) -> None:
-        "Print a line and keep it in train.log."
-        tqdm.write(line, file=sys.stdout)
+        "Print a line, unless the run is watched, and keep it in train.log."
+        if not self.watch: tqdm.write(line, file=sys.stdout)
         with open(self.directory/'train.log', 'a') as f: f.write(line + '\n')
 
     def rewind(self,
@@ -132,6 +134,15 @@ def _kept(out):
     except BaseException as e:
         e.add_note(f'kept in {out}: go on with rookworld_train --resume {out}')
         raise
+
+
+@contextlib.contextmanager
+def _shown(log):
+    "Let who watches see the beginning of the run, and its end, whatever that is."
+    show = log.watch or (lambda *how: None)
+    show(log.directory, True)
+    try: yield
+    finally: show(log.directory, True)
 
 # %% ../../nbs/run/03_train.ipynb #fb49b3f6
 def evaluate_run(
@@ -225,6 +236,39 @@ def _legend(config: TrainConfig) -> str:
 def _evaluation_due(step: int, config: TrainConfig) -> bool:
     "Between the first evaluation and the last."
     return bool(config.eval_every) and step % config.eval_every == 0 and 0 < step < config.max_steps
+
+# %% ../../nbs/run/03_train.ipynb #1e7ec29c
+_CHECKED = 100   # held-out prompts of each task in a check
+
+def _check_due(step: int, config: TrainConfig) -> bool:
+    "Between the first evaluation and the last, where no whole one is made."
+    return (bool(config.check_every) and step % config.check_every == 0 and 0 < step < config.max_steps
+            and not _evaluation_due(step, config))
+
+
+def _part(held_out: list[Example]) -> list[int]: # places in the list
+    "The held-out prompts of a check."
+    return sorted(i for kind in 'PA' for i in [i for i, e in enumerate(held_out) if e.kind == kind][:_CHECKED])
+
+
+def _part_of(judged: pd.DataFrame, part: list[int]) -> pd.DataFrame:
+    "Some prompts of an evaluation, as if only these had been asked."
+    return judged.iloc[part].assign(index=range(len(part)))
+
+
+def _note_check(log: RunLog, step: int, judged: pd.DataFrame) -> pd.DataFrame: # the same without slices, which would be tiny
+    "Add the rows of a check to eval.jsonl."
+    judged = judged.assign(colour='', phase='', **{'class': ''})
+    log.append('eval', [dict(step=step, decoding='check', **r) for r in summarize(judged).to_dict('records')])
+    return judged
+
+
+def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: float) -> str:
+    "The line of a check for the terminal."
+    found = compare(before.assign(colour='', phase='', **{'class': ''}), judged).query('metric == "reward"').set_index('task')
+    said = ', '.join(f'{task} {r.after:.3f} ({r.difference:+.3f} [{r.low:+.3f}, {r.high:+.3f}])'
+                     for task, r in found.iterrows() if task != 'all')
+    return f'Check {step:3} | Greedy reward: {said} on {len(judged)} held-out prompts | Time: {seconds:.2f}s'
 
 # %% ../../nbs/run/03_train.ipynb #972eb868
 def _recent_reward(out: Path, steps: int, last: int) -> float:
@@ -370,16 +414,18 @@ def train(
     resume: str|Path|None = None, # a run directory to continue, see `reopen_run`
     allow_config_change: bool = False, # continue even with other choices or other rows
     scorer: object = None,        # a reward of one's own, see `OwnScorer`; None is the one that config asks for
+    watch: Callable[[Path, bool], object]|None = None, # shows the run instead of printing its lines: is called after every step, with False, and with True at the beginning and the end; `rookworld_nb.train` takes True
 ) -> Path:                        # the run directory
     "Fine-tune with GRPO, from the first evaluation to the last. Raises HealthError when the run breaks and going back does not help."
     config = _with_reward(config, scorer)
+    if watch and not callable(watch): raise ValueError('watch must be a function, such as report.live.Live(); rookworld_nb.train takes True')
     out = reopen_run(resume, config, allow_config_change) if resume else None
     if out and is_complete(out, config): return out
     if config.threads: torch.set_num_threads(config.threads)
-    with make_scorer(config, scorer) as scorer: return _train(config, out, scorer, allow_config_change)
+    with make_scorer(config, scorer) as scorer: return _train(config, out, scorer, allow_config_change, watch)
 
 
-def _train(config, out, scorer, allow_config_change):
+def _train(config, out, scorer, allow_config_change, watch):
     "The run, in a new directory or in a resumed one."
     model, tokenizer = load_model(config.model, pick_device(config.device))
     source, held_out = load_prompts(config)
@@ -397,7 +443,7 @@ def _train(config, out, scorer, allow_config_change):
     with only_writer(out):
         done = 0 if is_new else _take_up(out, running, origin, allow_config_change)
         write_at_once(out/'config.json', config.to_json())
-        _repeat(running, begin, held_out, RunLog(out), done, origin)
+        _repeat(running, begin, held_out, RunLog(out, watch), done, origin)
     return out
 
 # %% ../../nbs/run/03_train.ipynb #47ef49ac
@@ -424,10 +470,10 @@ def _scored(running, step):
         running.source.load_state_dict(before)
         raise
 
-
+# %% ../../nbs/run/03_train.ipynb #b753145b
 def _repeat(running, begin, held_out, log, done, origin):
     "Evaluate, train, evaluate, compare; finished parts are skipped."
-    config, out = running.learner.config, log.directory
+    config, out, part = running.learner.config, log.directory, _part(held_out)
 
     def keep(step, saving):
         _name_stable(out, step, running.monitor, saving)
@@ -435,14 +481,25 @@ def _repeat(running, begin, held_out, log, done, origin):
 
     def measure(step):
         with interrupt.at_once():
-            return evaluate_run(running.learner.model, running.learner.tokenizer, held_out, log, step, config)
+            judged = evaluate_run(running.learner.model, running.learner.tokenizer, held_out, log, step, config)
+        if config.check_every and judged: _note_check(log, step, _part_of(judged['greedy'], part))
+        return judged
 
-    with (Interrupt() as interrupt, _kept(out),
+    def check(step):
+        if not before or any((row['step'], row['decoding']) == (step, 'check') for row in read_rows(out/'eval.jsonl')): return
+        asked, began = [held_out[i] for i in part], time.perf_counter()
+        with interrupt.at_once():
+            judged = judge_rows(running.learner.model, running.learner.tokenizer, asked, limits=config.token_limits)
+        judged = _note_check(log, step, judged)
+        log.say(_check_line(step, _part_of(before['greedy'], part), judged, time.perf_counter() - began))
+
+    with (Interrupt() as interrupt, _kept(out), _shown(log),
           tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=None) as bar):
         before, step = _before(out, done, measure), done
         if not done: log.say(_legend(config))
         while step < config.max_steps:
             if _evaluation_due(step, config): measure(step)
+            if _check_due(step, config): check(step)
             step += 1
             try: signals, asked = _step(running, log, step), interrupt.asked
             except RewardError:
@@ -455,5 +512,6 @@ def _repeat(running, begin, held_out, log, done, origin):
             else:
                 keep(step, asked or step == config.max_steps or step % config.save_every == 0 or _evaluation_due(step, config))
             bar.update(step - bar.n)
+            if log.watch: log.watch(out, False)
             if asked: raise KeyboardInterrupt(f'saved at step {step}')
         write_at_once(out/'comparison.json', _compare_runs(before, measure(config.max_steps), held_out))
