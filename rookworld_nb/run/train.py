@@ -402,10 +402,11 @@ def _with_reward(config: TrainConfig, own: object) -> TrainConfig:
     return replace(config, reward_function=reward_name(own))
 
 
-def _try_reward(scorer, held_out: list[Example]) -> None:
-    "Raises RewardError when a reward of one's own fails on a right or on an empty answer."
+def _try_reward(scorer, held_out: list[Example], env_ratio: float) -> None:
+    "Raises RewardError when a reward of one's own fails on a right or on an empty answer to a task that is trained."
     if isinstance(scorer, OwnScorer):
-        first = list({e.kind: e for e in held_out[::-1]}.values())
+        shares = dict(P=1 - env_ratio, A=env_ratio)
+        first = list({e.kind: e for e in held_out[::-1] if shares[e.kind]}.values())
         scorer.score(first, [text for e in first for text in (e.completion(), '')], 1)
 
 # %% ../../nbs/run/03_train.ipynb #bd094c24
@@ -429,7 +430,7 @@ def _train(config, out, scorer, allow_config_change, watch):
     "The run, in a new directory or in a resumed one."
     model, tokenizer = load_model(config.model, pick_device(config.device))
     source, held_out = load_prompts(config)
-    _try_reward(scorer, held_out)
+    _try_reward(scorer, held_out, config.env_ratio)
     origin, first, ids = origin_of(config, model), source.state_dict(), _entropy_ids(config, source, tokenizer)
 
     def begin(model=None):
