@@ -35,7 +35,7 @@ def _boards_as_pictures(html: str) -> str:
     "Inline SVG becomes a picture."
     return re.sub(r'<svg.*?</svg>', lambda found: _img(found[0].encode(), 'svg+xml'), html, flags=re.S)
 
-# %% ../../nbs/report/05_live.ipynb #06f7f4eb
+# %% ../../nbs/report/05_live.ipynb #5e0b0037
 def _pace(run: Run) -> str:
     "Time and memory, in a sentence."
     if not len(run.metrics): return 'The first evaluation comes before the first step.'
@@ -45,20 +45,29 @@ def _pace(run: Run) -> str:
     return f'{number(usual)} s a step{left}; {number(memory)} GB of memory.'
 
 
+def _figures(run: Run, drawn: dict) -> str:
+    "The curves; those of the evaluations are drawn again only when there is a new one, because they take the most time."
+    if not len(run.metrics): return ''
+    evals = len(run.evals), run.evals.step.max()
+    if drawn.get('evals') != evals: drawn.update(evals=evals, html=''.join(_figure(plot_evals(run, task)) for task in SHOWN))
+    others = [_figure(plot_panels(run, next(iter(PANELS)))), _figure(plot_time(run))]
+    return ''.join([_figure(plot_rewards(run)), drawn['html'], *others])
+
+
 def live_html(
     run_dir: str|Path, # of a run that is going on, or has ended
+    drawn: dict|None = None, # keeps pictures from one call to the next
 ) -> str:              # HTML for the output of a cell; without SVG, links, scripts or other files
     "What a run has done so far: its head, its pace, its last lines, curves, and the last completion of each task."
     run = load_run(run_dir)
     log = run.directory/'train.log'
     lines = log.read_text().splitlines()[-6:] if log.exists() else []
-    figures = [plot_rewards(run), *(plot_evals(run, task) for task in SHOWN),
-               plot_panels(run, next(iter(PANELS))), plot_time(run)] if len(run.metrics) else []
     cards = ''.join(completion_card(row, f'live{i}x') for i, (_, row) in enumerate(run.completions.groupby('task').tail(1).iterrows()))
-    return embedded(_boards_as_pictures(f'{head_html(run)}<p class="lead">{_pace(run)}</p><pre>{escaped(chr(10).join(lines))}</pre>'
-                                        f'{"".join(map(_figure, figures))}{cards}'))
+    said = f'<pre>{escaped(chr(10).join(lines))}</pre>' if lines else ''
+    return embedded(_boards_as_pictures(f'{head_html(run)}<p class="lead">{_pace(run)}</p>{said}'
+                                        f'{_figures(run, {} if drawn is None else drawn)}{cards}'))
 
-# %% ../../nbs/report/05_live.ipynb #3f1cdeb7
+# %% ../../nbs/report/05_live.ipynb #36457a56
 class Live:
     "Draws a run in the output of a notebook's cell, in place."
     def __init__(self,
@@ -67,7 +76,7 @@ class Live:
         from IPython import get_ipython
         if get_ipython() is None:
             raise ValueError('watch=True draws in a notebook; elsewhere the printed lines tell the same')
-        self.seconds, self.handle, self.due = seconds, None, 0.0
+        self.seconds, self.handle, self.due, self.drawn = seconds, None, 0.0, {}
 
     def __call__(self,
         run_dir: Path,      # of the run
@@ -76,12 +85,12 @@ class Live:
         "Draw the run when it is time."
         if not now and time.monotonic() < self.due: return
         began = time.monotonic()
-        try: self._draw(live_html(run_dir))
+        try: self._draw(live_html(run_dir, self.drawn))
         except Exception as e:
             if self.seconds < float('inf'): warnings.warn(f'the run goes on, but it cannot be drawn: {type(e).__name__}: {e}')
             self.seconds = float('inf')
         ended = time.monotonic()
-        self.due = ended + max(self.seconds, 19*(ended - began))
+        self.due = ended + max(self.seconds, 9*(ended - began))
 
     def _draw(self, html):
         from IPython.display import HTML, display
