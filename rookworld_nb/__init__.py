@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../nbs/98_front_door.ipynb #128968b2
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
 __version__ = "0.1.0"
 
@@ -36,6 +36,7 @@ def __getattr__(name):
         return _watched(found) if name == 'train' else found
     raise AttributeError(f"rookworld_nb has no {name!r} at the top: there are {', '.join(__all__)}; the rest is in the wings")
 
+@cache
 def _watched(train):
     "`train` that also takes watch=True: its room lies below the one that draws, and only the top knows both."
     @wraps(train)
