@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../nbs/98_front_door.ipynb #128968b2
+from functools import cache, wraps
 from importlib import import_module
 __version__ = "0.1.0"
 
@@ -30,7 +31,21 @@ __all__ = list(_ROOM_OF)
 
 def __getattr__(name):
     "A name from its room."
-    if name in _ROOM_OF: return getattr(import_module(f'rookworld_nb.{_ROOM_OF[name]}'), name)
+    if name in _ROOM_OF:
+        found = getattr(import_module(f'rookworld_nb.{_ROOM_OF[name]}'), name)
+        return _watched(found) if name == 'train' else found
     raise AttributeError(f"rookworld_nb has no {name!r} at the top: there are {', '.join(__all__)}; the rest is in the wings")
+
+@cache
+def _watched(train):
+    "`train` that also takes watch=True: its room lies below the one that draws, and only the top knows both."
+    @wraps(train)
+    def call(*args, watch=None, **kw):
+        if watch is True:
+            from rookworld_nb.report.live import Live
+            watch = Live()
+        return train(*args, watch=watch, **kw)
+    return call
+
 
 def __dir__(): return sorted({*globals(), *__all__})

@@ -220,6 +220,7 @@ class TrainSampling:
 @dataclass(frozen=True, kw_only=True)
 class TrainRewards:
     "How the quality of an answer becomes a reward."
+    reward_function: _like('package.module:name', r'[A-Za-z_][\w.]*:\S.*')|None = None # a reward of your own, see reward.scoring; __main__:name was given in Python; None grades as reward_source says
     reward_shaping: Literal['graduated', 'continuous', 'linear', 'binary'] = 'graduated' # how quality becomes a reward; none changes which of two answers is the better, see reward.reward_scorer
     reward_weights: str = ''          # parts with another weight, such as 'regret=0.5 evals=0.1'; see WEIGHTS in reward.reward_scorer
     reward_warmup_steps: Whole = 0    # curriculum: steps over which weight moves from structure to content; 0 is off
@@ -297,7 +298,8 @@ class TrainUpdates:
 @dataclass(frozen=True, kw_only=True)
 class TrainWatching:
     "Evaluations during the run, checkpoints, and completions that are logged."
-    eval_every: Whole = 0             # steps between evaluations; 0 evaluates only before and after
+    eval_every: Whole = 0             # steps between whole evaluations; 0 evaluates only before and after
+    check_every: Whole = 40           # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
     save_every: Count = 20            # steps between checkpoints
     keep_last: Count = 2              # newest checkpoints kept
     keep_best: Whole = 1              # checkpoints kept beside them: those with the highest mean sampled reward over their last save_every steps
@@ -375,6 +377,9 @@ def _check_train_choices(c):
     elif c.kl_type != 'kl_pi_ref':
         c._require(f'auto, k2, k3_ratio or full with kl_type {c.kl_type} (the gradient of the others is that of no KL, see grpo.kl)',
                    lambda v: v not in ('k1', 'k3'), 'kl_estimator')
+    if c.reward_function:
+        for name in ('reward_source', 'reward_shaping', 'reward_weights', 'reward_warmup_steps'):
+            c._require('left out with reward_function, which replaces it', lambda v: v == c.__dataclass_fields__[name].default, name)
     if not c.kl_coef:
         c._require('fixed when kl_coef is 0 (a factor times 0 stays 0)', lambda v: v == 'fixed', 'kl_controller')
 

@@ -94,6 +94,7 @@ def test_card_of_a_run(run, tmp_path):
     assert f"| {change['difference']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}] |" in line
     results = {m['type']: m['value'] for r in header['model-index'][0]['results'] if r['dataset']['config'] == 'P' for m in r['metrics']}
     assert results['reward'] == round(change['after'], 4)
+    assert '"check"' in (run/'eval.jsonl').read_text() and '| check |' not in text      # a part of the prompts is no result
 
 
 def test_checkpoint_before_the_end_has_no_comparison(run, tmp_path):

@@ -16,7 +16,7 @@ from runs import begin, contents, die, end, in_child, some_positions, undisturbe
 KILLS = range(int(os.environ['KILLS'])) if 'KILLS' in os.environ else (1, 3, 5)   # these three: every kind of run, every place to die at
 MEASURED = 'KILLS' in os.environ   # evaluations, half of the time of such runs: runs killed in an evaluation are the first tests here, and those of the night
 COMMON = '--model nano --max_steps 6 --prompts_per_step 2 --group_size 4 --env_ratio 0.5 --warmup_steps 2 --threads 1'.split()
-CHOICES = [*COMMON, *'--max_refills 0 --save_every 3 --eval_every 4 --eval_prompts 4'.split()]
+CHOICES = [*COMMON, *'--max_refills 0 --save_every 3 --eval_every 4 --check_every 5 --eval_prompts 4'.split()]
 KINDS = {  # whatever a run can remember from step to step
     'one pass': '--max_positions 12 --difficulty_filter',
     'two passes, running mean': '''--inner_steps 2 --minibatches 2 --baseline ema --normalize_rewards --ema_warmup_steps 1 --reward_warmup_steps 4
@@ -52,12 +52,13 @@ def test_the_run_learns(given):
     _, whole, _ = given
     rows = whole['metrics.jsonl']
     assert [r['step'] for r in rows] == [1, 2, 3, 4, 5, 6] and sum(r['grad_norm'] > 0 for r in rows) >= 4
-    assert sorted({r['step'] for r in whole['eval.jsonl']}) == [0, 4, 6]
+    assert sorted({r['step'] for r in whole['eval.jsonl']}) == [0, 4, 5, 6]
 
 
 @pytest.mark.parametrize('name, step, half, rows, checkpoints', [
     ('metrics', 4, True, 3, ['step-3']),        # half of the row of step 4 is there
     ('eval', 4, True, 4, ['step-3', 'step-4']), # in the middle of the evaluation after step 4
+    ('eval', 5, True, 5, ['step-3', 'step-4']), # in the check after step 5
     ('metrics', 2, True, 1, []),                # before the first checkpoint
     ('eval', 0, True, 0, []),                   # in the first evaluation
     ('eval', 6, False, 6, ['step-4', 'step-6'])]) # in the last one

@@ -103,7 +103,7 @@ class _Provenance:
     change: tuple[dict, ...] = ()  # the paired difference: decoding, task, metric, difference, low, high, n
 
 
-def _overall(rows): return tuple(r for r in rows if r['slice'] == 'all' and r['task'] != 'all')
+def _overall(rows): return tuple(r for r in rows if r['slice'] == 'all' and r['task'] != 'all' and r.get('decoding') != 'check')
 
 # %% ../../nbs/apps/04_export.ipynb #b3059461
 def _run_provenance(

@@ -143,6 +143,9 @@ def plot_evals(
             if len(part):
                 ax.errorbar(part.step + shift*width, part.value, np.nan_to_num(spread), color=colour,
                             marker='o', markersize=3.5, linewidth=1.5, elinewidth=1.2, label=decoding)
+        part, whole = (e[(e.metric == name) & (e.decoding == d)] for d in ('check', 'greedy'))
+        if not set(part.step) <= set(whole.step):
+            ax.plot(part.step, part.value, color=BLUE, marker='.', linestyle=':', linewidth=1, label=f'greedy, {part.n.max():.0f} prompts')
         axes_title(ax, name + arrow(name))
     _legend(axes[0], loc='best')
     return fig

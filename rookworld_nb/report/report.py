@@ -81,16 +81,19 @@ def conclusion(
 # %% ../../nbs/report/04_report.ipynb #d00d0002
 def headlines(
     run: Run, # any
-) -> list[str]: # one line per decoding, and one for the losses; empty without a comparison
-    "The change of the reward, and the losses, with 95 % intervals of the differences."
-    table, lines, lost = comparison_table(run), [], []
+) -> list[str]: # one line per decoding, one for the gains of the greedy answers, if any, and one for the losses; empty without a comparison
+    "The change of the reward, with 95 % intervals of the differences, and what got better or worse."
+    table, lines, gained, lost = comparison_table(run), [], [], []
     for decoding in table.columns.levels[0] if len(table) else ():
         part = table[decoding]
         found = [f'{task} {r.before:.3f} → {r.after:.3f} [{r.low:+.3f}, {r.high:+.3f}] {r.verdict or "undecided"}'
                  for (task, metric), r in part.iterrows() if metric == 'reward' and r.n > 0]
         lines.append(f'{decoding.capitalize():9} reward: {", ".join(found)}')
+        gained += [f'{task} {metric} {r.before:.4f} → {r.after:.4f}' for (task, metric), r in part.iterrows()
+                   if (decoding, r.verdict) == ('greedy', 'better') and metric != 'reward']
         lost += [f'{task} {metric} {decoding} {r.before:.4f} → {r.after:.4f}'
                  for (task, metric), r in part.iterrows() if r.verdict == 'worse']
+    if gained: lines.append(f'Better for certain, greedy: {", ".join(gained)}')
     return lines + ([f'Worse for certain: {", ".join(lost)}'] if lost else ['Nothing got worse for certain.'] if lines else [])
 
 # %% ../../nbs/report/04_report.ipynb #532e1d03

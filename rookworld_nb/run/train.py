@@ -13,9 +13,10 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -25,7 +26,7 @@ from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..files import fsync, read_rows, write_at_once
 from ..chess.dataset import Example, load_rows
 from ..lm.loader import load_model, pick_device
-from ..reward.scoring import make_scorer
+from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
 from ..grpo.experience import PromptSource, sampling_settings
 from ..grpo.step import Learner, task_token_ids, train_step
 from ..measure.evaluate import compare, judge_rows, judge_trivial, summarize
@@ -40,8 +41,9 @@ class RunLog:
     "The files of a run directory: every row is on disk before the next step begins."
     def __init__(self,
         directory: Path, # of the run
+        watch: Callable[[Path, bool], object]|None = None, # shows the run instead of the printed lines, see `train`
     ):
-        self.directory = directory
+        self.directory, self.watch = directory, watch
 
     def append(self,
         name: str,            # 'metrics', 'completions' or 'eval'
@@ -56,8 +58,8 @@ class RunLog:
     def say(self,
         line: str, # for the reader
     ) -> None:
-        "Print a line and keep it in train.log."
-        tqdm.write(line, file=sys.stdout)
+        "Print a line, unless the run is watched, and keep it in train.log."
+        if not self.watch: tqdm.write(line, file=sys.stdout)
         with open(self.directory/'train.log', 'a') as f: f.write(line + '\n')
 
     def rewind(self,
@@ -132,6 +134,15 @@ def _kept(out):
     except BaseException as e:
         e.add_note(f'kept in {out}: go on with rookworld_train --resume {out}')
         raise
+
+
+@contextlib.contextmanager
+def _shown(log):
+    "Let who watches see the beginning of the run, and its end, whatever that is."
+    show = log.watch or (lambda *how: None)
+    show(log.directory, True)
+    try: yield
+    finally: show(log.directory, True)
 
 # %% ../../nbs/run/03_train.ipynb #fb49b3f6
 def evaluate_run(
@@ -216,7 +227,8 @@ def _legend(config: TrainConfig) -> str:
     "A legend for the lines of the steps, printed once."
     silent = (config.inner_steps * config.minibatches == 1 and config.baseline not in OUTSIDE_BASELINES
               and not (config.kl_coef or config.entropy_coef))
-    return ('Reward is that of the sampled answers; P/E counts the prompts of each task that were asked first'
+    whose = f', as {config.reward_function} gives it' * bool(config.reward_function)
+    return (f'Reward is that of the sampled answers{whose}; P/E counts the prompts of each task that were asked first'
             + ('; the loss stays near 0, because every batch is used once and advantages cancel: '
                'watch reward, KL and grad.' if silent else '.'))
 
@@ -224,6 +236,39 @@ def _legend(config: TrainConfig) -> str:
 def _evaluation_due(step: int, config: TrainConfig) -> bool:
     "Between the first evaluation and the last."
     return bool(config.eval_every) and step % config.eval_every == 0 and 0 < step < config.max_steps
+
+# %% ../../nbs/run/03_train.ipynb #1e7ec29c
+_CHECKED = 100   # held-out prompts of each task in a check
+
+def _check_due(step: int, config: TrainConfig) -> bool:
+    "Between the first evaluation and the last, where no whole one is made."
+    return (bool(config.check_every) and step % config.check_every == 0 and 0 < step < config.max_steps
+            and not _evaluation_due(step, config))
+
+
+def _part(held_out: list[Example]) -> list[int]: # places in the list
+    "The held-out prompts of a check."
+    return sorted(i for kind in 'PA' for i in [i for i, e in enumerate(held_out) if e.kind == kind][:_CHECKED])
+
+
+def _part_of(judged: pd.DataFrame, part: list[int]) -> pd.DataFrame:
+    "Some prompts of an evaluation, as if only these had been asked."
+    return judged.iloc[part].assign(index=range(len(part)))
+
+
+def _note_check(log: RunLog, step: int, judged: pd.DataFrame) -> pd.DataFrame: # the same without slices, which would be tiny
+    "Add the rows of a check to eval.jsonl."
+    judged = judged.assign(colour='', phase='', **{'class': ''})
+    log.append('eval', [dict(step=step, decoding='check', **r) for r in summarize(judged).to_dict('records')])
+    return judged
+
+
+def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: float) -> str:
+    "The line of a check for the terminal."
+    found = compare(before.assign(colour='', phase='', **{'class': ''}), judged).query('metric == "reward"').set_index('task')
+    said = ', '.join(f'{task} {r.after:.3f} ({r.difference:+.3f} [{r.low:+.3f}, {r.high:+.3f}])'
+                     for task, r in found.iterrows() if task != 'all')
+    return f'Check {step:3} | Greedy reward: {said} on {len(judged)} held-out prompts | Time: {seconds:.2f}s'
 
 # %% ../../nbs/run/03_train.ipynb #972eb868
 def _recent_reward(out: Path, steps: int, last: int) -> float:
@@ -348,23 +393,44 @@ def _give_up(out: Path, step: int, signals: list, recoveries: int):
     write_at_once(out/_POST_MORTEM[0], json.dumps(told, indent=1) + '\n')
     raise HealthError(sentence, out)
 
+# %% ../../nbs/run/03_train.ipynb #a16bd7a1
+def _with_reward(config: TrainConfig, own: object) -> TrainConfig:
+    "The configuration with the name of a reward that was given in Python."
+    if own is None: return config
+    if config.reward_function not in (None, reward_name(own)):
+        raise ValueError(f'reward_function is {config.reward_function}, and scorer is {reward_name(own)}: give one of the two')
+    return replace(config, reward_function=reward_name(own))
+
+
+def _try_reward(scorer, held_out: list[Example], env_ratio: float) -> None:
+    "Raises RewardError when a reward of one's own fails on a right or on an empty answer to a task that is trained."
+    if isinstance(scorer, OwnScorer):
+        shares = dict(P=1 - env_ratio, A=env_ratio)
+        first = list({e.kind: e for e in held_out[::-1] if shares[e.kind]}.values())
+        scorer.score(first, [text for e in first for text in (e.completion(), '')], 1)
+
 # %% ../../nbs/run/03_train.ipynb #bd094c24
 def train(
     config: TrainConfig,          # every choice of the run
     resume: str|Path|None = None, # a run directory to continue, see `reopen_run`
     allow_config_change: bool = False, # continue even with other choices or other rows
+    scorer: object = None,        # a reward of one's own, see `OwnScorer`; None is the one that config asks for
+    watch: Callable[[Path, bool], object]|None = None, # shows the run instead of printing its lines: is called after every step, with False, and with True at the beginning and the end; `rookworld_nb.train` takes True
 ) -> Path:                        # the run directory
     "Fine-tune with GRPO, from the first evaluation to the last. Raises HealthError when the run breaks and going back does not help."
+    config = _with_reward(config, scorer)
+    if watch and not callable(watch): raise ValueError('watch must be a function, such as report.live.Live(); rookworld_nb.train takes True')
     out = reopen_run(resume, config, allow_config_change) if resume else None
     if out and is_complete(out, config): return out
     if config.threads: torch.set_num_threads(config.threads)
-    with make_scorer(config) as scorer: return _train(config, out, scorer, allow_config_change)
+    with make_scorer(config, scorer) as scorer: return _train(config, out, scorer, allow_config_change, watch)
 
 
-def _train(config, out, scorer, allow_config_change):
+def _train(config, out, scorer, allow_config_change, watch):
     "The run, in a new directory or in a resumed one."
     model, tokenizer = load_model(config.model, pick_device(config.device))
     source, held_out = load_prompts(config)
+    _try_reward(scorer, held_out, config.env_ratio)
     origin, first, ids = origin_of(config, model), source.state_dict(), _entropy_ids(config, source, tokenizer)
 
     def begin(model=None):
@@ -378,13 +444,13 @@ def _train(config, out, scorer, allow_config_change):
     with only_writer(out):
         done = 0 if is_new else _take_up(out, running, origin, allow_config_change)
         write_at_once(out/'config.json', config.to_json())
-        _repeat(running, begin, held_out, RunLog(out), done, origin)
+        _repeat(running, begin, held_out, RunLog(out, watch), done, origin)
     return out
 
 # %% ../../nbs/run/03_train.ipynb #47ef49ac
 def _step(running: Running, log: RunLog, step: int) -> list: # signals
     "One step: train, judge, write the row."
-    row, samples = train_step(running.learner, running.source, step)
+    row, samples = _scored(running, step)
     row['memory_gb'] = process_memory_gb()
     signals = running.monitor.check(row)
     row['health'] = worst([s for s in signals if s.name not in MACHINE])
@@ -396,31 +462,57 @@ def _step(running: Running, log: RunLog, step: int) -> list: # signals
     return signals
 
 
+def _scored(running, step):
+    "A step that has not begun when a reward of one's own fails."
+    if not isinstance(running.learner.scorer, OwnScorer): return train_step(running.learner, running.source, step)
+    before = running.source.state_dict()
+    try: return train_step(running.learner, running.source, step)
+    except RewardError:
+        running.source.load_state_dict(before)
+        raise
+
+# %% ../../nbs/run/03_train.ipynb #b753145b
 def _repeat(running, begin, held_out, log, done, origin):
     "Evaluate, train, evaluate, compare; finished parts are skipped."
-    config, out = running.learner.config, log.directory
+    config, out, part = running.learner.config, log.directory, _part(held_out)
+
+    def keep(step, saving):
+        _name_stable(out, step, running.monitor, saving)
+        if saving: _keep(out, step, running, origin)
 
     def measure(step):
         with interrupt.at_once():
-            return evaluate_run(running.learner.model, running.learner.tokenizer, held_out, log, step, config)
+            judged = evaluate_run(running.learner.model, running.learner.tokenizer, held_out, log, step, config)
+        if config.check_every and judged: _note_check(log, step, _part_of(judged['greedy'], part))
+        return judged
 
-    with (Interrupt() as interrupt, _kept(out),
+    def check(step):
+        if not before or any((row['step'], row['decoding']) == (step, 'check') for row in read_rows(out/'eval.jsonl')): return
+        asked, began = [held_out[i] for i in part], time.perf_counter()
+        with interrupt.at_once():
+            judged = judge_rows(running.learner.model, running.learner.tokenizer, asked, limits=config.token_limits)
+        judged = _note_check(log, step, judged)
+        log.say(_check_line(step, _part_of(before['greedy'], part), judged, time.perf_counter() - began))
+
+    with (Interrupt() as interrupt, _kept(out), _shown(log),
           tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=None) as bar):
         before, step = _before(out, done, measure), done
         if not done: log.say(_legend(config))
         while step < config.max_steps:
             if _evaluation_due(step, config): measure(step)
+            if _check_due(step, config): check(step)
             step += 1
-            signals, asked = _step(running, log, step), interrupt.asked
+            try: signals, asked = _step(running, log, step), interrupt.asked
+            except RewardError:
+                keep(step - 1, step > 1 and step - 1 not in map(checkpoint_step, list_checkpoints(out)))
+                raise
             if worst(signals) == LEVELS.index('act'):
                 if running.learner.recoveries >= config.max_recoveries:
                     _give_up(out, step, signals, running.learner.recoveries)
                 running, step = _go_back(log, running, begin, origin)
             else:
-                saving = (asked or step == config.max_steps
-                          or step % config.save_every == 0 or _evaluation_due(step, config))
-                _name_stable(out, step, running.monitor, saving)
-                if saving: _keep(out, step, running, origin)
+                keep(step, asked or step == config.max_steps or step % config.save_every == 0 or _evaluation_due(step, config))
             bar.update(step - bar.n)
+            if log.watch: log.watch(out, False)
             if asked: raise KeyboardInterrupt(f'saved at step {step}')
         write_at_once(out/'comparison.json', _compare_runs(before, measure(config.max_steps), held_out))
