@@ -19,6 +19,7 @@ from rookworld_nb.apps import bridges
 from rookworld_nb.chess.board import START_FEN, transition
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.lm.loader import load_model
+from rookworld_nb.lm.tokenizer import load_tokenizer
 from rookworld_nb.reward.scoring import Scorer
 
 PAGE = Path(__file__).parent.parent/'nbs'/'apps'/'06_bridges.ipynb'
@@ -73,6 +74,22 @@ def test_dataset(graded):
     assert [(r['prompt'], r['answer'], r['task']) for r in table] == [(r.prompt(), r.completion(), r.kind) for r in rows]
 
 
+@pytest.mark.parametrize('name', ['chess', 'gpt2'])
+def test_tokenizer(graded, tmp_path, name):
+    "The same ids, padded on the left; saved, it is the note that `load_model` reads."
+    pytest.importorskip('transformers', reason='needs the bench extra')
+    ours, prompts = load_tokenizer(name), [r.prompt() for r in graded[0]]
+    theirs = bridges.transformers_tokenizer(ours)
+    batch = theirs(prompts, padding=True)
+    for prompt, ids, mask in zip(prompts, batch['input_ids'], batch['attention_mask']):
+        assert ids == [ours.eot]*mask.count(0) + ours.encode(prompt) and mask == sorted(mask)
+    texts = [t for _, t in graded[1] if '<|' not in t]
+    assert theirs.batch_decode([[*ours.encode(t), ours.eot, ours.eot] for t in texts], skip_special_tokens=True) == texts
+    assert theirs.decode([*ours.encode('1'), ours.eot]) == '1<|endoftext|>'
+    theirs.save_pretrained(tmp_path)
+    assert json.loads((tmp_path/'rookworld_tokenizer.json').read_text()) == {'name': name}
+
+
 def test_trl_example(tmp_path, monkeypatch):
     "Two steps of `GRPOTrainer`: its rewards are ours, the weights move, and the result is a model of ours."
     pytest.importorskip('trl', reason='needs the bench extra')
@@ -115,14 +132,17 @@ def test_gymnasium_checker(gym, world):
 def test_gymnasium_example(gym):
     exec(example('import gymnasium\n'), space := {})
     assert space['terminated'] or space['plies'] == 200
-    assert space['env'].spec.id == 'RookWorld-v0' and space['observation'] in space['env'].observation_space
+    assert isinstance(space['env'].unwrapped, bridges.RookWorld) and space['observation'] in space['env'].observation_space
 
 
 def test_games_follow_the_rules(gym):
     "Random games in a vector of environments, beside python-chess; equal seeds, equal games."
+    starts = [START_FEN, '8/5pk1/6p1/3R4/1p6/1P4P1/r4P2/6K1 w - - 0 40']
+    env = bridges.RookWorld(starts=starts)
+    assert {env.reset(seed=s)[0]['fen'] for s in range(9)} == {*starts}
     def games(seed):
         rng, seen = random.Random(seed), []
-        envs = gym.make_vec('rookworld_nb.apps.bridges:RookWorld-v0', num_envs=2, vectorization_mode='sync', starts=[START_FEN, '8/5pk1/6p1/3R4/1p6/1P4P1/r4P2/6K1 w - - 0 40'])
+        envs = gym.make_vec('rookworld_nb.apps.bridges:RookWorld-v0', num_envs=2, vectorization_mode='sync', starts=starts)
         observations, info = envs.reset(seed=seed)
         boards = [chess.Board(fen) for fen in observations['fen']]
         for _ in range(60):
@@ -168,9 +188,11 @@ def test_verifiers_example(graded, tmp_path, monkeypatch):
             assert t.messages[1].content == t.task.data.prompt
     def of(trace): return bridges._example(trace.task.data.prompt, trace.task.data.answer)
     assert len(traces) == 4
-    check(traces, own([(of(t), t.messages[-1].content) for t in traces]))
+    check(traces, own([(of(t), t.messages[-1].content or '') for t in traces]))
 
     tasks = list(space['env'].taskset)
+    bare = space['vf'].load_taskset(type(space['env'].config.taskset)(id='rookworld-nb', explain=False, limit=2))
+    assert [t.data.system_prompt for t in bare] == [None, None]
     said = {t.data.prompt: list(answers(of(SimpleNamespace(task=t)), rows[0])) for t in tasks}
     turns = [(t, text) for t in tasks for text in said[t.data.prompt]]
     waiting = iter([text for _, text in turns])
