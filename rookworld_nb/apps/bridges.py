@@ -117,6 +117,13 @@ def _observation(fen):
     squares = [_VALUES[piece] for piece in board_squares(placement)]
     return dict(fen=fen, board=np.array(squares, np.int8).reshape(8, 8), turn=np.int64(side == 'b'))
 
+
+def _mask(fen):
+    "1 for every action that the rules allow, as `Discrete.sample` wants it."
+    mask = np.zeros(len(MOVES), np.int8)
+    mask[[_ACTION[move] for move in legal_moves(fen)]] = 1
+    return mask
+
 # %% ../../nbs/apps/06_bridges.ipynb #35e43b1d
 _WORLDS = ('rules', 'model')
 
@@ -166,9 +173,7 @@ class RookWorld(gymnasium.Env if gymnasium else object):
     def _ask(self, task): return _rules_say(task, self.moves) if self.model is None else _model_says(task, *self.model)
 
     def _info(self, uci='', said='', wrong=''):
-        mask = np.zeros(len(MOVES), np.int8)
-        mask[[_ACTION[m] for m in legal_moves(self.fen)]] = 1
-        return dict(action_mask=mask, uci=uci, said=said, wrong=wrong)
+        return dict(action_mask=_mask(self.fen), uci=uci, said=said, wrong=wrong)
 
 # %% ../../nbs/apps/06_bridges.ipynb #4ef760b2
 def _rules_say(task, moves):
