@@ -8,6 +8,7 @@ __all__ = []
 # %% ../nbs/98_front_door.ipynb #128968b2
 from functools import cache, wraps
 from importlib import import_module
+from importlib.util import find_spec
 __version__ = "0.1.0"
 
 # %% ../nbs/98_front_door.ipynb #d97a75a2
@@ -26,6 +27,7 @@ _NAMES = {
     'measure.evaluate': 'evaluate',
     'run.train': 'train',
     'run.pretrain': 'pretrain'}
+if find_spec('verifiers'): _NAMES['apps.bridges'] = 'RookWorldTaskset RookWorldHarness'   # it looks for them here
 _ROOM_OF = {name: room for room, names in _NAMES.items() for name in names.split()}
 __all__ = list(_ROOM_OF)
 
