@@ -118,7 +118,8 @@ def page(browser, lab):
     page.locator('.jp-Notebook .jp-CodeCell .cm-content').first.click()
     for n in range(len(CELLS)):
         page.keyboard.press('Shift+Enter')
-        page.wait_for_function(f"document.querySelectorAll('.rw-game').length == {n + 1}")
+        page.locator('.rw-game, [data-mime-type$=error], [data-mime-type$=stderr]').nth(n).wait_for()
+        assert page.locator('.rw-game').count() == n + 1, page.inner_text('.jp-Notebook')
     yield page
     page.close()
 
@@ -164,7 +165,7 @@ def test_an_illegal_drop_snaps_back(page):
     assert (board.stands('g1'), board.stands('g4')) == ('wn', 0)
     board.drag('b1', 'b1')     # and nothing is stuck
     board.drag('g1', 'f3')
-    board.says('Nf3')
+    board.says('g1f3')
     assert board.stands('f3') == 'wn'
 
 
@@ -172,7 +173,7 @@ def test_moves_are_typed_and_taken_back(page):
     board = Board(page, 0)
     board.root.locator('input').fill('b1c3')
     board.root.locator('input').press('Enter')
-    board.says('Nc3')
+    board.says('b1c3')
     for square in ('b1', 'g1', 'e2'):
         assert not board.stands(square)
         board.root.get_by_text('Take back').click()
@@ -189,7 +190,7 @@ def test_a_promotion_asks_which_piece(page):
     board = Board(page, 1)
     board.drag('a7', 'a8')
     board.root.locator('.promotion-dialog-button[data-piece=wn]').click()
-    board.says('a8=N')
+    board.says('a7a8n')
     assert board.stands('a8') == 'wn'
 
 

@@ -20,12 +20,12 @@ from ..chess.tasks import EnvAnswer, parse_completion
 from ..lm.generate import generate
 from .play import Game, Player, Question, Thought, load_player
 
-# %% ../../nbs/apps/06_widget.ipynb #0eb583f3
+# %% ../../nbs/apps/06_widget.ipynb #c86fc54a
 _VERDICTS = {(0.001, False, False): 'goes on', (1.0, True, False): 'mate', (0.5, True, False): 'draw', (-1.0, False, True): 'illegal'}
 
 def _in_words(answer):
     "A position, and what becomes of the game; the bare numbers where they make no sense."
-    said = _VERDICTS.get((answer.reward, answer.terminated, answer.truncated), answer.text()[len(answer.fen):])
+    said = _VERDICTS.get((answer.reward, answer.terminated, answer.truncated), answer.text()[len(answer.fen) + 1:])
     return f'{answer.fen} · {said}'
 
 
@@ -34,15 +34,15 @@ def _marked(said, truth):
     parts = zip_longest(*(re.split('([/ ])', text) for text in (said, truth)), fillvalue='')
     return ''.join(escaped(a) if a == b else f'<mark>{escaped(a)}</mark>' for a, b in parts if a)
 
-# %% ../../nbs/apps/06_widget.ipynb #dedfc2ad
+# %% ../../nbs/apps/06_widget.ipynb #1c16a3d1
 def _claims(player, board, plies):
     "For each of the last half-moves: the move, what the model says about it, and what the rules say."
     past, asked = board.copy(), []
     for _ in range(plies):
-        move = past.pop()
-        asked.insert(0, (past.san(move), Question.of(past).asks_world(move.uci())))
-    texts = generate(player.whole, player.tokenizer, [task.prompt(player.tokenizer.style) for _, task in asked], temperature=0).completions
-    return [(san, *_judged(task, text)) for (san, task), text in zip(asked, texts)]
+        move = past.pop().uci()
+        asked.insert(0, Question.of(past).asks_world(move))
+    texts = generate(player.whole, player.tokenizer, [task.prompt(player.tokenizer.style) for task in asked], temperature=0).completions
+    return [(task.uci, *_judged(task, text)) for task, text in zip(asked, texts)]
 
 
 def _judged(task, text):
@@ -52,7 +52,7 @@ def _judged(task, text):
     except ValueError: said = text.strip() or 'nothing'
     return said, _in_words(truth)
 
-# %% ../../nbs/apps/06_widget.ipynb #b381186a
+# %% ../../nbs/apps/06_widget.ipynb #11a8e9ba
 def _result(game):
     "How the game ended; '' when it goes on."
     if not (outcome := game.board.outcome()): return ''
@@ -73,7 +73,7 @@ def _candidates(thought, name):
 def _worlds(claims):
     "What the model and the rules say about moves, as a table."
     long = '<code style="white-space:normal;overflow-wrap:anywhere">{}</code>'.format
-    rows = [[escaped(san), long(_marked(said, truth)), '✓ the same' if said == truth else long(_marked(truth, said))] for san, said, truth in claims]
+    rows = [[escaped(move), long(_marked(said, truth)), '✓ the same' if said == truth else long(_marked(truth, said))] for move, said, truth in claims]
     return table_html(['after', 'the world model says', 'the rules say'], rows, 'words') if rows else ''
 
 
@@ -172,7 +172,7 @@ def _pieces():
     named = [re.sub(r'^<g id="[\w-]+"', f'<g id="{"w" if kind.isupper() else "b"}{kind.lower()}"', svg) for kind, svg in chess.svg.PIECES.items()]
     return f'<svg><defs>{"".join(named)}<path id="arrowDefault" d="M14 10L27 20L14 30Z"/></defs></svg>'
 
-# %% ../../nbs/apps/06_widget.ipynb #979ba874
+# %% ../../nbs/apps/06_widget.ipynb #6257ec95
 _SCRIPT = """
 const add = (parent, tag, props = {}) => parent.appendChild(Object.assign(document.createElement(tag), props))
 
@@ -191,7 +191,7 @@ function render({model, el}) {
 
   const {fen, below} = model.get('state')
   const board = new Chessboard(place, {position: fen, orientation: below, assetsUrl: '',
-    style: {borderType: 'none', animationDuration: 200, pieces: {file: '', tileSize: 45}},
+    style: {borderType: 'frame', animationDuration: 200, pieces: {file: '', tileSize: 45}},
     extensions: [{class: Arrows, props: {headSize: 4}}, {class: PromotionDialog, props: {language: 'en'}}]})
   const drop = event => {
     const {legal, fen, below} = model.get('state'), move = event.squareFrom + event.squareTo
@@ -220,7 +220,7 @@ function render({model, el}) {
 export default {render}
 """
 
-# %% ../../nbs/apps/06_widget.ipynb #966c4f46
+# %% ../../nbs/apps/06_widget.ipynb #705490f1
 _LOOK = """
 .rw-game{display:flex;flex-wrap:wrap;gap:16px 24px;align-items:flex-start}
 .rw-place{flex:0 1 400px;min-width:min(280px,100%)}.rw-side{flex:1 1 260px;min-width:0}
@@ -230,7 +230,7 @@ _LOOK = """
 .rw-side .words td:last-child{white-space:nowrap}.rw-side .numbers td:nth-child(2){text-align:right;font-variant-numeric:tabular-nums}
 .rw-keys{display:flex;flex-wrap:wrap;gap:6px}.rw-keys>*{font:inherit;padding:.2em .6em}
 .cm-chessboard .board.input-enabled .square{cursor:pointer}.cm-chessboard .square.white{fill:#ffce9e}.cm-chessboard .square.black{fill:#d18b47}
-.cm-chessboard .board .border{fill:none}.cm-chessboard .coordinate{user-select:none;fill:#d18b47}.cm-chessboard .coordinate.black{fill:#ffce9e}
+.cm-chessboard :is(.border,.border-inner){fill:none}.cm-chessboard .coordinate{user-select:none;fill:currentColor;opacity:.7}
 .cm-chessboard :is(.coordinates,.markers-layer,.pieces-layer,.markers-top-layer){pointer-events:none}
 .cm-chessboard .arrow-line{stroke-linecap:butt}.cm-chessboard-draggable-piece{z-index:10000}
 """ + ''.join(f'.rw-{kind} .arrow-line{{stroke:{colour}}}.rw-{kind} .arrow-head{{fill:{colour}}}' for kind, colour in _COLOURS.items()) + """
