@@ -142,7 +142,7 @@ class Board:
         self.page.mouse.move(*self.middle(there), steps=6)
         self.page.mouse.up()
 
-    def says(self, text): self.root.locator('.rw-side', has_text=text).wait_for()
+    def says(self, text): self.root.locator('.rw-words', has_text=text).wait_for()
 
     def stands(self, square): return (p := self.piece(square)).count() and p.get_attribute('data-piece')
 

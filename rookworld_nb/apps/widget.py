@@ -130,7 +130,7 @@ class BoardGame:
 
     def _repr_mimebundle_(self, **kwargs): return _bundle(self, **kwargs)
 
-# %% ../../nbs/apps/06_widget.ipynb #63d48f32
+# %% ../../nbs/apps/06_widget.ipynb #b09e4e5d
 def _answered(game, plies, note=''):
     "The model answers where it is its turn; then it is asked about the last half-moves."
     game.thought, game.claims, game.note = Thought(), [], note
@@ -161,7 +161,7 @@ def _bundle(game, **kwargs):
             f'<div>{picture}</div><div style="flex:1 1 16em;min-width:0">{_words(game)}</div></div>'}
     if not game.widget: return page
     data, metadata = game.widget._repr_mimebundle_(**kwargs)
-    return page | data, metadata
+    return data | page, metadata
 
 # %% ../../nbs/apps/06_widget.ipynb #943e035b
 def _asset(name): return (importlib.resources.files('rookworld_nb')/'assets/board'/name).read_text(encoding='utf-8')
@@ -172,15 +172,16 @@ def _pieces():
     named = [re.sub(r'^<g id="[\w-]+"', f'<g id="{"w" if kind.isupper() else "b"}{kind.lower()}"', svg) for kind, svg in chess.svg.PIECES.items()]
     return f'<svg><defs>{"".join(named)}<path id="arrowDefault" d="M14 10L27 20L14 30Z"/></defs></svg>'
 
-# %% ../../nbs/apps/06_widget.ipynb #6257ec95
+# %% ../../nbs/apps/06_widget.ipynb #f1390d41
 _SCRIPT = """
 const add = (parent, tag, props = {}) => parent.appendChild(Object.assign(document.createElement(tag), props))
 
 function render({model, el}) {
   for (const [id, innerHTML] of [['cm-chessboard-sprite', PIECES], ['cm-chessboard-arrows', '']])   // else it would load files
     if (!document.getElementById(id)) add(document.body, 'div', {id, innerHTML, ariaHidden: 'true', style: 'position:absolute;width:0;height:0;overflow:hidden'})
-  const box = add(el, 'div', {className: 'rw-game'}), place = add(box, 'div', {className: 'rw-place'}), side = add(box, 'div', {className: 'rw-side'})
-  const words = add(side, 'div', {ariaLive: 'polite'}), keys = add(side, 'div', {className: 'rw-keys'})
+  const box = add(el, 'div', {className: 'rw-game'}), left = add(box, 'div', {className: 'rw-left'})
+  const place = add(left, 'div', {className: 'rw-place'}), keys = add(left, 'div', {className: 'rw-keys'})
+  const words = add(box, 'div', {className: 'rw-words', ariaLive: 'polite'})
   let waiting = false    // until Python has heard what was done
   const send = message => { waiting = true; model.send(message) }
   for (const [text, message] of [['New game, white', {new: 'white'}], ['New game, black', {new: 'black'}], ['Take back', {take_back: 1}]])
@@ -220,15 +221,15 @@ function render({model, el}) {
 export default {render}
 """
 
-# %% ../../nbs/apps/06_widget.ipynb #705490f1
+# %% ../../nbs/apps/06_widget.ipynb #e8fb8269
 _LOOK = """
 .rw-game{display:flex;flex-wrap:wrap;gap:16px 24px;align-items:flex-start}
-.rw-place{flex:0 1 400px;min-width:min(280px,100%)}.rw-side{flex:1 1 260px;min-width:0}
-.rw-side p{margin:0 0 .6em}.rw-side .scroll{overflow-x:auto;margin-bottom:.8em}
-.rw-side table{border-collapse:collapse;font-size:.9em}.rw-side th{text-align:left}
-.rw-side th,.rw-side td{padding:.15em .9em .15em 0;vertical-align:top;line-height:1.35}
-.rw-side .words td:last-child{white-space:nowrap}.rw-side .numbers td:nth-child(2){text-align:right;font-variant-numeric:tabular-nums}
-.rw-keys{display:flex;flex-wrap:wrap;gap:6px}.rw-keys>*{font:inherit;padding:.2em .6em}
+.rw-left{flex:0 1 400px;min-width:min(280px,100%)}.rw-words{flex:1 1 260px;min-width:0}
+.rw-words p{margin:0 0 .6em}.rw-words .scroll{overflow-x:auto;margin-bottom:.8em}
+.rw-words table{border-collapse:collapse;font-size:.9em}.rw-words th{text-align:left}
+.rw-words th,.rw-words td{padding:.15em .9em .15em 0;vertical-align:top;line-height:1.35}
+.rw-words .words td:last-child{white-space:nowrap}.rw-words .numbers td:nth-child(2){text-align:right;font-variant-numeric:tabular-nums}
+.rw-keys{display:flex;flex-wrap:wrap;gap:6px;margin:4px 0 0 16px}.rw-keys>*{font:inherit;padding:.2em .6em}
 .cm-chessboard .board.input-enabled .square{cursor:pointer}.cm-chessboard .square.white{fill:#ffce9e}.cm-chessboard .square.black{fill:#d18b47}
 .cm-chessboard :is(.border,.border-inner){fill:none}.cm-chessboard .coordinate{user-select:none;fill:currentColor;opacity:.7}
 .cm-chessboard :is(.coordinates,.markers-layer,.pieces-layer,.markers-top-layer){pointer-events:none}
