@@ -115,6 +115,7 @@ def page(browser, lab):
     page.on('pageerror', lambda e: page.wrong.append(str(e)))
     page.on('request', lambda r: re.match(r'(data|blob):|(http|ws)://127\.0\.0\.1', r.url) or page.wrong.append(f'{r.url} asked'))
     page.goto(lab)
+    page.get_by_text('| Idle').wait_for()    # a cell that is run before the kernel is there is not run
     page.locator('.jp-Notebook .jp-CodeCell .cm-content').first.click()
     for n in range(len(CELLS)):
         page.keyboard.press('Shift+Enter')
@@ -163,7 +164,7 @@ def test_an_illegal_drop_snaps_back(page):
     board.drag('g1', 'g4')
     board.says("'g1g4' is not legal here")
     assert (board.stands('g1'), board.stands('g4')) == ('wn', 0)
-    board.drag('b1', 'b1')     # and nothing is stuck
+    board.drag('b1', 'b1')     # a click; then another piece is taken
     board.drag('g1', 'f3')
     board.says('g1f3')
     assert board.stands('f3') == 'wn'

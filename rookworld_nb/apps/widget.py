@@ -172,7 +172,7 @@ def _pieces():
     named = [re.sub(r'^<g id="[\w-]+"', f'<g id="{"w" if kind.isupper() else "b"}{kind.lower()}"', svg) for kind, svg in chess.svg.PIECES.items()]
     return f'<svg><defs>{"".join(named)}<path id="arrowDefault" d="M14 10L27 20L14 30Z"/></defs></svg>'
 
-# %% ../../nbs/apps/06_widget.ipynb #f1390d41
+# %% ../../nbs/apps/06_widget.ipynb #70220389
 _SCRIPT = """
 const add = (parent, tag, props = {}) => parent.appendChild(Object.assign(document.createElement(tag), props))
 
@@ -198,7 +198,10 @@ function render({model, el}) {
     const {legal, fen, below} = model.get('state'), move = event.squareFrom + event.squareTo
     if (event.type === 'moveInputStarted') return !waiting
     if (event.type !== 'validateMoveInput') return
-    if (!legal.some(m => m.startsWith(move))) { send({push: move}); return false }    // Python says why
+    if (!legal.some(m => m.startsWith(move))) {
+      if (!board.getPiece(event.squareTo)?.startsWith(below)) model.send({push: move})    // Python says why; a click on another piece takes that one
+      return false
+    }
     if (legal.includes(move)) send({push: move})
     else board.showPromotionDialog(event.squareTo, below, choice => choice.piece ? send({push: move + choice.piece[1]}) : board.setPosition(fen))
     return true
