@@ -172,7 +172,7 @@ def _pieces():
     named = [re.sub(r'^<g id="[\w-]+"', f'<g id="{"w" if kind.isupper() else "b"}{kind.lower()}"', svg) for kind, svg in chess.svg.PIECES.items()]
     return f'<svg><defs>{"".join(named)}<path id="arrowDefault" d="M14 10L27 20L14 30Z"/></defs></svg>'
 
-# %% ../../nbs/apps/06_widget.ipynb #70220389
+# %% ../../nbs/apps/06_widget.ipynb #4a65c86a
 _SCRIPT = """
 const add = (parent, tag, props = {}) => parent.appendChild(Object.assign(document.createElement(tag), props))
 
@@ -213,12 +213,10 @@ function render({model, el}) {
     if (board.getPosition() !== fen) board.setPosition(fen, true)
     board.removeArrows()
     for (const [move, kind] of arrows) board.addArrow({class: 'rw-' + kind}, move.slice(0, 2), move.slice(2, 4))
-    board.disableMoveInput()
-    if (yours) board.enableMoveInput(drop, below)
+    board.disableMoveInput(); if (yours) board.enableMoveInput(drop, below)
   }
   const tell = () => { words.innerHTML = model.get('words') }
-  model.on('change:state', show); model.on('change:words', tell)
-  show(); tell()
+  model.on('change:state', show); model.on('change:words', tell); show(); tell()
   return () => { model.off('change:state', show); model.off('change:words', tell); board.destroy() }
 }
 export default {render}
