@@ -23,7 +23,7 @@ setup(
     packages=find_packages(include=['rookworld_nb', 'rookworld_nb.*']),
     package_data={'rookworld_nb': ['assets/*', 'assets/**/*']},
     install_requires=cfg['requirements'].split(),
-    extras_require={extra: cfg[f'{extra}_requirements'].split() for extra in ('dev', 'bench', 'gym', 'verifiers', 'docs')},
+    extras_require={extra: cfg[f'{extra}_requirements'].split() for extra in ('dev', 'play', 'bench', 'gym', 'verifiers', 'docs')},
     entry_points={
         'console_scripts': cfg['console_scripts'].split(),
         'nbdev': [f"{cfg['lib_name']}={cfg['lib_path']}._modidx:d"],

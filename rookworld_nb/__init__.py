@@ -26,7 +26,8 @@ _NAMES = {
     'grpo.kl': 'kl_full',
     'measure.evaluate': 'evaluate',
     'run.train': 'train',
-    'run.pretrain': 'pretrain'}
+    'run.pretrain': 'pretrain',
+    'apps.widget': 'play'}
 if find_spec('verifiers'): _NAMES['apps.bridges'] = 'RookWorldTaskset RookWorldHarness'   # it looks for them here
 _ROOM_OF = {name: room for room, names in _NAMES.items() for name in names.split()}
 __all__ = list(_ROOM_OF)

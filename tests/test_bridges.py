@@ -22,7 +22,7 @@ from rookworld_nb.lm.loader import load_model
 from rookworld_nb.lm.tokenizer import load_tokenizer
 from rookworld_nb.reward.scoring import Scorer
 
-PAGE = Path(__file__).parent.parent/'nbs'/'apps'/'06_bridges.ipynb'
+PAGE = Path(__file__).parent.parent/'nbs'/'apps'/'07_bridges.ipynb'
 
 
 def example(start):
