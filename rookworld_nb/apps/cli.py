@@ -73,15 +73,13 @@ class _Switch(argparse.Action):
 
 
 def _add(group, choice, shown):
-    plain, choices, _ = kind_of(choice.annotation)
+    plain, words, _ = kind_of(choice.annotation)
     text = choice.help if choice.default is None else f'{choice.help} (default: {choice.default})'
-    named = '{%s}' % ','.join(choices or ())
-    if len(named) > 80: named, text = 'NAME', f'{", ".join(choices)}: {text}'   # would leave the page
+    named = '{%s}' % ','.join(words) if words and plain is str else '|'.join([{int: 'N', float: 'X', str: 'TEXT', bool: ''}[plain], *words])
+    if len(named) > 80: named, text = 'NAME', f'{", ".join(words)}: {text}'   # would leave the page
     kw = dict(dest=choice.name, default=argparse.SUPPRESS, help=text.replace('%', '%%') if shown else argparse.SUPPRESS)
     if plain is bool: group.add_argument(f'--{choice.name}', f'--no_{choice.name}', action=_Switch, nargs=0, **kw)
-    else:
-        group.add_argument(f'--{choice.name}', metavar=named if choices
-                           else {int: 'N', float: 'X', str: 'TEXT'}[plain], **kw)
+    else: group.add_argument(f'--{choice.name}', metavar=named, **kw)
 
 # %% ../../nbs/apps/05_cli.ipynb #3a6a80e7
 def _shown(
