@@ -211,7 +211,7 @@ def plot_memory(
     ax.set(xlim=(0, None), ylim=(0, None))
     ax.set_xlabel('completions in a backward pass', fontsize=8, color=_INK)
     axes_title(ax, f'{chosen:.0f} completions fit', 'GB beyond what was held')
-    _legend(ax, loc='lower right')
+    _legend(ax, loc='upper left')
     return fig
 
 # %% ../../nbs/report/02_curves.ipynb #4ba0ef19

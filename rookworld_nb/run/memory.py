@@ -45,7 +45,7 @@ def _free_in_groups(own: Path, root: Path) -> list[int]: # bytes
             except OSError: continue      # a container does not see the groups around it
             known = {name: int(n) for name, n in map(str.split, stat.splitlines())}
             cache = known.get('total_inactive_file', known.get('inactive_file', 0))
-            if limit.strip() != 'max': free.append(int(limit) - int(used) + cache)
+            if limit.strip() != 'max' and int(limit) < 2**60: free.append(int(limit) - int(used) + cache)   # 2**63: none, in version 1
     return free
 
 # %% ../../nbs/run/00_memory.ipynb #33d4a669
@@ -207,6 +207,6 @@ def _profile(learner, source) -> tuple[dict, str]: # for JSON; for the log
              for size, taken in found.items()]
     told = dict(chosen=chosen, of=most, group_size=G, limit=limit, free_gb=round(free, 4), share=SHARE, sizes=sizes,
                 free_by_limit_gb={name: round(gb, 4) for name, gb in limits.items()})
-    fits = f'micro-batches of {chosen} completions' + (', the whole batch' if chosen == most else f' of {most}')
-    if not (found[G] or math.inf) <= SHARE*free: fits += f', one group, which may be too much'
-    return told, f'memory: {free:.2f} GB free ({limit}), {fits} take at most {SHARE:.0%} of it ({len(found)} sizes measured)'
+    fits = f'micro-batches of {chosen} of {most} completions take at most {SHARE:.0%} of it'
+    if all(taken is None or taken > SHARE*free for taken in found.values()): fits = f'even one group of {G} completions takes more than {SHARE:.0%} of it'
+    return told, f'memory: {free:.2f} GB free ({limit}), {fits} ({len(found)} sizes measured)'
