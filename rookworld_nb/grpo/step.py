@@ -46,9 +46,7 @@ class Learner:
                                config.kl_coef_min, config.kl_coef_max, config.kl_warmup_steps, config.kl_warmup_factor)
         self.reward_moments, self.baseline_moments = (
             RunningMoments(config.ema_momentum), RunningMoments(config.ema_momentum))
-        self.recoveries = 0
-        self.micro_batch_size = (config.completions_per_step if config.micro_batch_size == 'auto'   # until `run.memory` has measured
-                                 else config.micro_batch_size)
+        self.recoveries, self.micro_batch_size = 0, config.completions_per_step if config.micro_batch_size == 'auto' else config.micro_batch_size
         self.optimizer = make_optimizer(self.parameters(), config)
 
     def parameters(self) -> list[Tensor]:
