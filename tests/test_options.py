@@ -31,7 +31,7 @@ NEEDS |= {'early': dict(ema_warmup_steps=0), 'rising': dict(kl_coef=0.1, kl_cont
           'entropy': dict(entropy_coef=0.01)}
 WORDS = {'kl_estimator': 'kl', 'kl_type': 'kl', 'kl_in': 'kl', 'kl_controller': 'steered', 'gae': 'value', 'value_detach': 'value', 'entropy_over': 'entropy', 'normalize_rewards': 'early', 'difficulty_filter': 'again'}
 SILENT = {'mask_truncated', 'dynamic_sampling', 'fix_best'}  # nothing is truncated in three small steps, refills are by chance, and these labels have no defect: tested in grpo/05_step, grpo/04_experience, chess/06_dataset
-SAME = {('advantage_scale', 'group'), ('kl_estimator', 'full'), ('reward_source', 'row')}  # what auto means by default
+SAME = {('advantage_scale', 'group'), ('micro_batch_size', 'auto'), ('kl_estimator', 'full'), ('reward_source', 'row')}  # what auto means by default; of such a small step the whole batch fits
 
 def worded():
     "Every value of every option that is a choice of words, or a switch."

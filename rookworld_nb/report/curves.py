@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'DECODING', 'SHOWN', 'PANELS', 'empty_panels', 'axes_title', 'plot_rewards', 'plot_losses',
-           'plot_evals', 'plot_panels', 'plot_time', 'figure_html']
+           'plot_evals', 'plot_panels', 'plot_time', 'plot_memory', 'figure_html']
 
 # %% ../../nbs/report/02_curves.ipynb #4218dcc8
 import io
@@ -12,6 +12,7 @@ import math
 import re
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -196,6 +197,24 @@ def plot_time(
                        f'of {total.sum()/len(m):.1f} s a step', 'seconds')
     else: axes_title(ax, 'No step was timed yet')
     _legend(ax, loc='upper left', ncols=4)
+    return fig
+
+# %% ../../nbs/report/02_curves.ipynb #e956d880
+def plot_memory(
+    sizes: pd.DataFrame, # at least two: micro_batch_size, peak_gb (nan: did not fit), headroom_gb
+    share: float,        # of what was free that may be taken, 0 to 1
+    chosen: float,       # completions
+) -> Figure:             # one panel
+    "What was measured for micro_batch_size auto, and what was chosen."
+    fig, (ax,) = empty_panels(1, 1, 2.6)
+    known = sizes.dropna(subset='peak_gb').sort_values('micro_batch_size')
+    ax.plot(known.micro_batch_size, known.peak_gb, color=BLUE, marker='o', linewidth=1, label='measured')
+    if len(known): ax.axhline(share*(known.peak_gb + known.headroom_gb).max(), color=ORANGE, linewidth=1, label=f'{share:.0%} of what was free')
+    ax.axvline(chosen, color=GREEN, linewidth=1, label='chosen')
+    ax.set(xlim=(0, None), ylim=(0, None))
+    ax.set_xlabel('completions in a backward pass', fontsize=8, color=_INK)
+    axes_title(ax, f'{chosen:.0f} completions fit', 'GB beyond what was held')
+    _legend(ax, loc='upper left')
     return fig
 
 # %% ../../nbs/report/02_curves.ipynb #4ba0ef19

@@ -15,7 +15,7 @@ from ..page import document, escaped, number, table_html
 from ..measure.measures import LOGGED, arrow
 from .cards import completion_card, glossary_html, head_html, pick_completions
 from .curves import (BLUE, DECODING, ORANGE, PANELS, SHOWN, axes_title, empty_panels, figure_html,
-                                        plot_evals, plot_losses, plot_panels, plot_rewards, plot_time)
+                                        plot_evals, plot_losses, plot_memory, plot_panels, plot_rewards, plot_time)
 from .run_files import STEP_COLUMNS, Run, as_frame, load_run
 
 # %% ../../nbs/report/04_report.ipynb #fc6a62eb
@@ -242,6 +242,22 @@ def _answer(run):
     return (f'{lead}{_tiles(table)}{_comparison_html(table)}\n'
             f'<p class="small">{_SMALL}</p>{_slices_html(run)}</section>')
 
+# %% ../../nbs/report/04_report.ipynb #96e6f077
+def _memory(run):
+    "What was measured for micro_batch_size auto; nothing where it is a number."
+    file = run.directory/'memory_profiles.json'
+    told = read_json(file, dict, []) if file.exists() else {}
+    sizes = as_frame(told['sizes'] if isinstance(told.get('sizes'), list) else [], ['micro_batch_size', 'peak_gb', 'headroom_gb'])
+    facts = as_frame([told], ['chosen', 'of', 'free_gb', 'share']).iloc[0]
+    if not len(sizes) or facts.isna().any(): return ''
+    rows = [[number(r.micro_batch_size, whole=True), number(r.peak_gb), number(r.headroom_gb),
+             'chosen' if r.micro_batch_size == facts.chosen else '' if r.peak_gb <= facts.share*facts.free_gb else 'too much']
+            for r in sizes.itertuples()]
+    said = (f'{facts.free_gb:.2f} GB were free before the first step ({escaped(told.get("limit"))}); a backward pass of '
+            f'{facts.chosen:.0f} of {facts.of:.0f} completions, all as long as they may be, takes at most {facts.share:.0%} of it.')
+    return ('<h3>What fits into memory</h3>' + figure_html(plot_memory(sizes, facts.share, facts.chosen), 'memory', said)
+            + table_html(['micro_batch_size', 'GB', 'GB left', ''], rows, 'numbers'))
+
 # %% ../../nbs/report/04_report.ipynb #e1e6b611
 def _training(run):
     averaged = -(-len(run.metrics) // 600)
@@ -253,7 +269,7 @@ def _training(run):
                            'Completions sampled for training; '
                            'the thick line is a running mean over a tenth of the run.' + note)]
     figures += [f'<h3>{h}</h3>' + figure_html(plot_panels(run, h), f'panel{i}') for i, h in enumerate(PANELS)]
-    return ''.join(figures + ['<h3>Where the time went</h3>', figure_html(plot_time(run), 'time')])
+    return ''.join(figures + ['<h3>Where the time went</h3>', figure_html(plot_time(run), 'time'), _memory(run)])
 
 # %% ../../nbs/report/04_report.ipynb #10d7540a
 def report_html(

@@ -35,6 +35,7 @@ from .checkpoint import (CheckpointError, check_origin, checkpoint_step, config_
                                          reopen_run, rotate_checkpoints, save_checkpoint, seed_generators,
                                          stable_checkpoint, starting_point, verify_checkpoint)
 from .health import LEVELS, MACHINE, HealthError, HealthMonitor, process_memory_gb, worst
+from .memory import fit_into_memory
 
 # %% ../../nbs/run/03_train.ipynb #0da3cf02
 class RunLog:
@@ -498,6 +499,7 @@ def _repeat(running, begin, held_out, log, done, origin):
           tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=None) as bar):
         before, step = _before(out, done, measure), done
         if not done: log.say(_legend(config))
+        if done < config.max_steps: fit_into_memory(running.learner, running.source, out, log.say)
         while step < config.max_steps:
             if _evaluation_due(step, config): measure(step)
             if _check_due(step, config): check(step)

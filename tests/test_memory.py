@@ -1,0 +1,72 @@
+"micro_batch_size auto under real limits of memory, each set in a process of its own."
+import contextlib
+import json
+import resource
+import signal
+import subprocess
+import sys
+from unittest.mock import patch
+import pytest
+from rookworld_nb.run import memory, train
+from runs import clean, contents, die, in_child, some_positions
+
+CHOICES = '''--model nano --max_steps 3 --save_every 1 --prompts_per_step 16 --group_size 4 --env_ratio 0.5 --eval_prompts 2 --warmup_steps 2
+    --max_new_tokens 60 --max_refills 0 --log_completions 1 --threads 1'''.split()
+
+
+@contextlib.contextmanager
+def room(gigabytes):
+    "The process has so much memory left once its model is loaded."
+    def limited(learner, *rest):
+        most = memory._status()['VmSize'] + int(gigabytes*1e9)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        return memory.fit_into_memory(learner, *rest)
+    with patch.object(train, 'fit_into_memory', limited): yield
+
+
+@contextlib.contextmanager
+def dies(at):
+    "The process is killed before it saves this step."
+    keep = train._keep
+    with patch.object(train, '_keep', lambda out, step, *rest: die() if step == at else keep(out, step, *rest)): yield
+
+
+def test_a_run_that_measures_is_the_run_with_that_number(tmp_path):
+    "Digit for digit, also when it is killed and goes on where there is more memory."
+    args, auto, fixed = [*CHOICES, '--data', some_positions(tmp_path), '--output_dir'], tmp_path/'auto', tmp_path/'fixed'
+    with room(0.45), dies(2): assert in_child([*args, auto, '--micro_batch_size', 'auto'], measured=False) == -signal.SIGKILL
+    told, log = json.loads((auto/'memory_profiles.json').read_text()), (auto/'train.log').read_text()
+    assert 4 < told['chosen'] < told['of'] == 64 and told['limit'] == 'address space (ulimit)'
+    assert f"memory: {told['free_gb']:.2f} GB free (address space (ulimit)), micro-batches of {told['chosen']} of 64 completions take at most 85% of it" in log
+    assert in_child(['--resume', auto], measured=False) == 0
+    assert in_child([*args, fixed, '--micro_batch_size', told['chosen']], measured=False) == 0
+    found, wanted = contents(auto), contents(fixed)
+    assert {*found.pop('files')} - {*wanted.pop('files')} == {'memory_profiles.json'} and found == wanted
+    assert (auto/'train.log').read_text().count('memory: ') == 1 and json.loads((auto/'memory_profiles.json').read_text()) == told
+
+
+SCRIPT = '''
+import resource, sys
+limit, length = float(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_AS, (int(limit*1e9),)*2)
+import torch
+from rookworld_nb.config import TrainConfig
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.grpo.experience import PromptSource
+from rookworld_nb.grpo.step import Learner
+from rookworld_nb.lm.loader import load_model
+from rookworld_nb.run.memory import SHARE, free_memory, largest_that_fits, update_memory
+config = TrainConfig(prompts_per_step=1000, group_size=2, max_new_tokens=length)
+source = PromptSource(load_rows('positions', env_ratio=0.5, split='train', limit=200))
+learner = Learner(*load_model('nano'), config)
+budget = SHARE*list(free_memory(torch.device('cpu')).values())[0]
+size, found = largest_that_fits(lambda n: update_memory(learner, source, n), 2, 2000, budget)
+more = update_memory(learner, source, (int(1.1*size)//2 + 1)*2)
+print(limit, round(budget, 3), size, found, more)
+assert len(found) <= 3 and all(gb <= budget for n, gb in found.items() if n <= size) and (more is None or more > budget)
+'''
+
+@pytest.mark.parametrize('limit', [1.5])   # of 3 and 6 GB: the same, but a minute each
+def test_within_a_tenth_of_the_largest(limit, tmp_path):
+    done = subprocess.run([sys.executable, '-c', SCRIPT, str(limit), '100'], env=clean(), cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
