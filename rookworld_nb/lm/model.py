@@ -210,11 +210,18 @@ class GPT(nn.Module):
         for block in self.h[:-1]: x = block(x, None)
         return self.ln_f(self.h[-1].last(x, n))
 
+    def head_rows(self,
+        ids: Tensor|None = None,   # (K,) int64; None: all V
+    ) -> Tensor:                   # (K, C) float, differentiable
+        "The embeddings that a state is compared with, one for each id that may come next."
+        return self.wte.weight if ids is None else self.wte.weight.index_select(0, ids)
+
     def head(self,
-        hidden: Tensor,   # (..., C) float, from `hidden`
-    ) -> Tensor:          # (..., V) float
+        hidden: Tensor,            # (..., C) float, from `hidden`
+        ids: Tensor|None = None,   # (K,) int64, the only ids of interest; None: all V
+    ) -> Tensor:                   # (..., K) float
         "Logits of the next token: how well each token's embedding matches the state."
-        return F.linear(hidden, self.wte.weight)
+        return F.linear(hidden, self.head_rows(ids))
 
     def forward(self,
         input_ids: Tensor,                     # (B, T) int64
