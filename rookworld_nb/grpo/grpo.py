@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BASELINES', 'LOSS_TYPES', 'AGGREGATION', 'CLIPS', 'masked_mean', 'reward_scale', 'group_advantages', 'RunningMoments',
-           'overlong_penalty', 'zero_signal_groups', 'full_precision', 'TokenFacts', 'token_facts', 'token_logprobs',
-           'entropy', 'loss_denominator', 'aggregate_tokens', 'policy_loss']
+           'overlong_penalty', 'zero_signal_groups', 'TokenFacts', 'token_facts', 'token_logprobs', 'entropy',
+           'loss_denominator', 'aggregate_tokens', 'policy_loss']
 
 # %% ../../nbs/grpo/01_grpo.ipynb #c198e4d2
 from typing import NamedTuple
@@ -137,7 +137,7 @@ def zero_signal_groups(
 # %% ../../nbs/grpo/01_grpo.ipynb #62cbe0f7
 _FLOOR = -1e30   # nats: what a forbidden token has instead of -inf, so that 0 * _FLOOR is 0
 
-def full_precision(
+def _full_precision(
     logits: Tensor, # float, any precision and shape
 ) -> Tensor:        # float32; float64 stays float64
     "Logits in the precision that log-probs are computed in."
@@ -199,8 +199,8 @@ def token_facts(
         raise ValueError(f'expected logits (B, T, V) and ids (B, T), got {tuple(logits.shape)} and {tuple(ids.shape)}')
     if ref_logits is not None and logits.shape != ref_logits.shape:
         raise ValueError(f'logits and ref_logits differ in shape: {tuple(logits.shape)} and {tuple(ref_logits.shape)}')
-    ref = None if ref_logits is None else full_precision(ref_logits.detach())
-    return TokenFacts(*_OnePass.apply(full_precision(logits), ids, ref))
+    ref = None if ref_logits is None else _full_precision(ref_logits.detach())
+    return TokenFacts(*_OnePass.apply(_full_precision(logits), ids, ref))
 
 
 def token_logprobs(

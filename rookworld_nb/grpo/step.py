@@ -35,10 +35,8 @@ class Learner:
     ):
         device = model.wte.weight.device
         self.model, self.tokenizer, self.config, self.best_reward = model, tokenizer, config, -1.0
-        self.scorer = scorer or make_scorer(config)
-        # the ids that the entropy is over; None: all that could be drawn
-        self.entropy_ids = (tokenizer.answer_ids.to(device)
-                            if config.entropy_over == 'task' and config.vocabulary == 'full' else None)
+        self.scorer, fewer = scorer or make_scorer(config), config.entropy_over == 'task' and config.vocabulary == 'full'
+        self.entropy_ids = tokenizer.answer_ids.to(device) if fewer else None   # the entropy is over these; None: all
         self.value_head = (ValueHead(model.config.n_embd).to(device, model.wte.weight.dtype)
                            if config.baseline == 'value' else None)
         still = copy.deepcopy(model).eval().requires_grad_(False) if config.kl_coef or config.kl_every else None

@@ -21,7 +21,21 @@ def _apply_temperature(
 ) -> Tensor:                     # (N, V) float32
     "Logits divided by one temperature, or by one per row."
     if torch.is_tensor(temperature): return logits.float() / temperature.where(temperature > 0, 1)[:, None]
-    return logits.float() / (temperature or 1)
+    return logits.float() if temperature in (0, 1) else logits.float() / temperature
+
+# %% ../../nbs/lm/04_generate.ipynb #20a042aa
+def _walk_up(
+    cdf: Tensor,      # (N, V) float64, cumulative probabilities
+    uniform: Tensor,  # (B,) float in [0, 1)
+    rows: Tensor,     # (B,) int64, the row of cdf of each draw
+) -> Tensor:          # (B,) int64
+    "The first place of each draw's row that exceeds its number. The draws go to the rows: a row is long, and is not copied for each."
+    order, count = rows.argsort(stable=True), rows.bincount(minlength=len(cdf))
+    turn = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows[order]]   # among the draws of its row
+    asked = cdf.new_zeros(len(cdf), int(count.max()))
+    asked[rows[order], turn] = uniform[order].double()
+    found = torch.searchsorted(cdf, asked * cdf[:, -1:], right=True)
+    return found[rows[order], turn][order.argsort()]
 
 # %% ../../nbs/lm/04_generate.ipynb #c8b00b42
 def _sample_tokens(
@@ -38,8 +52,7 @@ def _sample_tokens(
     logprobs = logits.log_softmax(-1)
     if greedy is True: ids = logits.argmax(-1)[rows]
     else:
-        cdf = logprobs.exp().cumsum(-1, dtype=torch.float64)[rows]
-        ids = torch.searchsorted(cdf, uniform.double()[:, None] * cdf[:, -1:], right=True)[:, 0]
+        ids = _walk_up(logprobs.exp().cumsum(-1, dtype=torch.float64), uniform, rows)
         if torch.is_tensor(greedy): ids = torch.where(greedy[rows], logits.argmax(-1)[rows], ids)
     return ids, logprobs[rows, ids]
 
