@@ -211,6 +211,7 @@ class TrainRows:
 class TrainSampling:
     "How long and how varied completions are; A may differ from P."
     max_new_tokens: Count = 144       # tokens a completion may have, end token included
+    vocabulary: Literal['full', 'task'] = 'full' # sample from all tokens, or from those that an answer can use; the loss, KL and entropy see the same
     top_k: Whole = 0                  # sample from the k most likely tokens; 0 from all
     top_p: PositiveShare = 1.0        # sample from the most likely tokens that together have this probability; 1 from all
     env_max_new_tokens: Count|None = None # max_new_tokens of A prompts; None is that of P

@@ -202,7 +202,9 @@ def test_kl_per_token_and_per_sequence():
 def test_the_controller_is_told_completions_and_the_reference_is_refreshed_in_time():
     learner, mixed = Learner(tiny(), TOKENIZER, replace(CONFIG, kl_coef=0.1, kl_controller='ziegler', reference_refresh_steps=3, reference_mix=0.2)), []
     with Spy(learner.kl, 'update') as told, patch.object(learning, 'mix_reference', lambda *args: mixed.append((step, *args))):
-        for step in range(1, 8): row, _ = train_step(learner, PromptSource(ROWS), step)
+        for step in range(1, 8):
+            if step == 2: learner.reference.wte.weight.data.mul_(1.3)   # where policy and reference are equal the gradient is exactly 0
+            row, _ = train_step(learner, PromptSource(ROWS), step)
     assert told.given('completions') == [8]*7 and told.given('step') == list(range(1, 8))
     assert told.given('kl_nats_per_sequence')[-1] == row['kl_nats_per_sequence'] != row['kl_nats_per_token']
     assert mixed == [(step, learner.reference, learner.model, 0.2) for step in (3, 6)]
@@ -322,7 +324,7 @@ def test_before_is_before_and_everybody_is_asked_alike(tmp_path):
     config = replace(CONFIG, model=str(tmp_path/'tiny'), data=some_positions(tmp_path, 800), output_dir=str(tmp_path/'run'), seed=5, max_steps=1, temperature=0.3, env_temperature=0.6, top_k=4,
                      eval_prompts=20, max_new_tokens=2, env_max_new_tokens=3)
     asked = []
-    def answers(model, tokenizer, rows, temperature=0.0, seed=0, settings=None, limits=None):
+    def answers(model, tokenizer, rows, temperature=0.0, seed=0, settings=None, limits=None, vocabulary=None):
         assert limits == dict(P=2, A=3)
         asked.append((temperature, seed if temperature or settings else None, settings and {k: (s['temperature'], s['top_k']) for k, s in settings.items()}))
         return evaluate.judge_texts(rows, [['?' if len(asked) <= 3 else r.completion()] for r in rows])
@@ -349,11 +351,11 @@ def test_a_run_from_before_the_second_length_goes_on_as_it_was(tmp_path, tokens)
     assert ('evaluations so far let an answer have 144 tokens' in (out/'train.log').read_text()) == (tokens != 144)
 
 
-@pytest.mark.parametrize('choices, third', [(dict(temperature=1.0), False), (dict(temperature=1.0, env_top_p=0.9), True), (dict(temperature=0.3, top_k=4), True)])
+@pytest.mark.parametrize('choices, third', [(dict(temperature=1.0), False), (dict(temperature=1.0, env_top_p=0.9), True), (dict(temperature=0.3, top_k=4), True), (dict(temperature=1.0, vocabulary='task'), True)])
 def test_a_third_column_where_training_samples_otherwise(choices, third):
     log, row = SimpleNamespace(append=lambda name, rows: None), [ROWS[0]]
     with patch.object(training, 'judge_rows', lambda *args, **kw: evaluate.judge_texts(row, [['?']])):
-        assert ('tempered' in training.evaluate_run(None, None, row, log, 0, replace(CONFIG, **choices))) == third
+        assert ('tempered' in training.evaluate_run(None, TOKENIZER, row, log, 0, replace(CONFIG, **choices))) == third
 
 
 def test_held_out_prompts_are_the_same_for_every_seed(tmp_path):

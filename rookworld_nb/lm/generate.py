@@ -21,7 +21,21 @@ def _apply_temperature(
 ) -> Tensor:                     # (N, V) float32
     "Logits divided by one temperature, or by one per row."
     if torch.is_tensor(temperature): return logits.float() / temperature.where(temperature > 0, 1)[:, None]
-    return logits.float() / (temperature or 1)
+    return logits.float() if temperature in (0, 1) else logits.float() / temperature
+
+# %% ../../nbs/lm/04_generate.ipynb #20a042aa
+def _walk_up(
+    cdf: Tensor,      # (N, V) float64, cumulative probabilities
+    uniform: Tensor,  # (B,) float in [0, 1)
+    rows: Tensor,     # (B,) int64, the row of cdf of each draw
+) -> Tensor:          # (B,) int64
+    "The first place of each draw's row that exceeds its number. The draws go to the rows: a row is long, and is not copied for each."
+    order, count = rows.argsort(stable=True), rows.bincount(minlength=len(cdf))
+    turn = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows[order]]   # among the draws of its row
+    asked = cdf.new_zeros(len(cdf), int(count.max()))
+    asked[rows[order], turn] = uniform[order].double()
+    found = torch.searchsorted(cdf, asked * cdf[:, -1:], right=True)
+    return found[rows[order], turn][order.argsort()]
 
 # %% ../../nbs/lm/04_generate.ipynb #c8b00b42
 def _sample_tokens(
@@ -38,8 +52,7 @@ def _sample_tokens(
     logprobs = logits.log_softmax(-1)
     if greedy is True: ids = logits.argmax(-1)[rows]
     else:
-        cdf = logprobs.exp().cumsum(-1, dtype=torch.float64)[rows]
-        ids = torch.searchsorted(cdf, uniform.double()[:, None] * cdf[:, -1:], right=True)[:, 0]
+        ids = _walk_up(logprobs.exp().cumsum(-1, dtype=torch.float64), uniform, rows)
         if torch.is_tensor(greedy): ids = torch.where(greedy[rows], logits.argmax(-1)[rows], ids)
     return ids, logprobs[rows, ids]
 
@@ -92,6 +105,7 @@ class Rollouts:
     truncated: Tensor          # (B,) bool, True where no end token was sampled
     temperature: Tensor|None = None   # (P,) float32, what logits were divided by; 1 where greedy, and for None
     kept: Tensor|None = None   # (B, T, ceil(V/8)) uint8, the ids each token could be drawn from, packed; None without truncation
+    vocabulary: Tensor|None = None   # (K,) int64, ascending, the only ids that any token could be drawn from, so that V is K; None: all
 
     def __post_init__(self):
         if self.temperature is None:
@@ -109,7 +123,12 @@ class Rollouts:
             [self.prompts[i] for i in prompts.tolist()], self.group_size, [self.completions[i] for i in rows.tolist()],
             self.prompt_ids[prompts, -Tp:], self.prompt_mask[prompts, -Tp:], self.completion_ids[rows, :T],
             self.completion_mask[rows, :T], self.logprobs[rows, :T], self.truncated[rows],
-            self.temperature[prompts], None if self.kept is None else self.kept[rows, :T])
+            self.temperature[prompts], None if self.kept is None else self.kept[rows, :T], self.vocabulary)
+
+    @property
+    def places(self) -> Tensor: # (B, T) int64
+        "Where in a row of logits each sampled id is."
+        return self.completion_ids if self.vocabulary is None else torch.searchsorted(self.vocabulary, self.completion_ids)
 
 # %% ../../nbs/lm/04_generate.ipynb #f8fc3dce
 def _encode_prompts(tokenizer, prompts, n_positions, device):
@@ -165,15 +184,16 @@ def _next_nodes(nodes, tokens, V):
     return parents[order], keys[order] % V, slots[child]
 
 # %% ../../nbs/lm/04_generate.ipynb #cf0f5778
-def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, temperature, top_k, top_p):
+def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, temperature, top_k, top_p):
     "Sampled ids (B, T), mask (B, T), log-probs (B, T), packed sets or None: each distinct prefix is read once, and finished rows are not continued."
     P, T, V, device = len(prompt_ids), int(limits.max()), model.config.vocab_size, prompt_ids.device
+    K = V if vocabulary is None else len(vocabulary)
     ids, logprobs = torch.full((P*G, T), eot, device=device), torch.zeros(P*G, T, device=device)
     mask = torch.zeros(P*G, T, dtype=torch.bool, device=device)
     padded, mixed, cut = (not prompt_mask.all(), bool((temperature != temperature[0]).any()),
                           bool(((top_k > 0) | (top_p < 1)).any()))
     heat, allowed = temperature[0].item(), None
-    kept = torch.full((P*G, T, -(-V // 8)), 255, dtype=torch.uint8, device=device) if cut else None
+    kept = torch.full((P*G, T, -(-K // 8)), 255, dtype=torch.uint8, device=device) if cut else None
     seen = torch.cat([prompt_mask, mask.new_ones(P, T)], 1)
     cache = KVCache(model.config, P*G, prompt_ids.shape[1] + T, device, model.wte.weight.dtype)
     hidden = model.hidden(prompt_ids, prompt_mask if padded else None, cache)[:, -1]
@@ -181,12 +201,13 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, temperat
     live, prompt = torch.arange(P*G, device=device), torch.arange(P, device=device)
     node = live // G   # the node of each of these rows
     for t in range(T):
-        logits = model.head(hidden)
+        logits = model.head(hidden, vocabulary)
         if mixed: heat = temperature[prompt]
         if cut:
             allowed = _truncation_mask(_apply_temperature(logits, heat), top_k[prompt], top_p[prompt])
             kept[live, t] = _pack_bits(allowed)[node]
         new, logprobs[live, t] = _sample_tokens(logits, noise[live, t], heat, allowed, node)
+        if vocabulary is not None: new = vocabulary[new]
         ids[live, t], mask[live, t] = new, True
         stay = (new != eot) & (limits[live // G] > t + 1)
         if not stay.any(): break
@@ -209,11 +230,15 @@ def generate(
     top_k: int|list = 0,           # draw from the k most likely ids; 0: all; ignored where greedy; one number, or one per prompt
     top_p: float|list = 1.0,       # and of these from the fewest that hold this share, above 0; 1: all; ignored where greedy; one number, or one per prompt
     limits: list|None = None,      # longest completion of each prompt, below or above max_new_tokens; None: max_new_tokens for all; other prompts' draws stay the same
+    vocabulary: Tensor|None = None,# (K,) int64, ascending, the end token among them: the only ids that are drawn, and the only ones with a probability; None: all
 ) -> Rollouts:                     # P·G completions, prompt-major, without gradients
     "Sample completions until their end tokens, with the log-probability of each token under the distribution it was drawn from."
     if group_size < 1: raise ValueError(f'group_size must be at least 1, not {group_size}')
     if max_new_tokens < 1: raise ValueError(f'max_new_tokens must be at least 1, not {max_new_tokens}')
     device, n_positions, B = model.wte.weight.device, model.config.n_positions, len(prompts)*group_size
+    if vocabulary is not None:
+        if tokenizer.eot not in vocabulary: raise ValueError(f'the vocabulary lacks the end token {tokenizer.eot}')
+        vocabulary = vocabulary.to(device)
     settings = _settings(prompts, temperature, top_k, top_p, device)
     most = _one_each('limits', max_new_tokens if limits is None else limits, len(prompts),
                      lambda x: x >= 1 and x.is_integer(), 'be a whole number, 1 or more').long().to(device)
@@ -225,12 +250,12 @@ def generate(
     try:
         with torch.no_grad():
             ids, mask, logprobs, kept = _sample_tree(
-                model, prompt_ids, prompt_mask, group_size, most, noise, tokenizer.eot, *settings)
+                model, prompt_ids, prompt_mask, group_size, most, noise, tokenizer.eot, vocabulary, *settings)
     finally: model.train(was_training)
     ended = ((ids == tokenizer.eot) & mask).any(1)
     texts = [tokenizer.decode(row[:n]) for row, n in zip(ids.tolist(), (mask.sum(1) - ended.long()).tolist())]
     return Rollouts(list(prompts), group_size, texts, prompt_ids, prompt_mask, ids, mask, logprobs, ~ended,
-                    settings[0].where(settings[0] > 0, 1), kept)
+                    settings[0].where(settings[0] > 0, 1), kept, vocabulary)
 
 # %% ../../nbs/lm/04_generate.ipynb #9b9235b8
 def _widen(x, width, side, value):
@@ -259,6 +284,8 @@ def concat_rollouts(
     parts: list[Rollouts], # of the same group size
 ) -> Rollouts:             # all their prompts, in order
     "Several rollouts as one, as when zero-signal groups are replaced."
+    if len({None if p.vocabulary is None else tuple(p.vocabulary.tolist()) for p in parts}) > 1:
+        raise ValueError('rollouts of different vocabularies cannot be joined')
     Tp, T = max(p.prompt_ids.shape[1] for p in parts), max(p.completion_ids.shape[1] for p in parts)
     def wide(name, side, width, value=0):
         return torch.cat([_widen(getattr(p, name), width, side, value) for p in parts])
@@ -266,7 +293,8 @@ def concat_rollouts(
         [x for p in parts for x in p.prompts], parts[0].group_size, [c for p in parts for c in p.completions],
         wide('prompt_ids', 'left', Tp), wide('prompt_mask', 'left', Tp), wide('completion_ids', 'right', T, _end_token(parts)),
         wide('completion_mask', 'right', T), wide('logprobs', 'right', T),
-        torch.cat([p.truncated for p in parts]), torch.cat([p.temperature for p in parts]), _join_kept(parts, T))
+        torch.cat([p.truncated for p in parts]), torch.cat([p.temperature for p in parts]), _join_kept(parts, T),
+        parts[0].vocabulary)
 
 # %% ../../nbs/lm/04_generate.ipynb #f3ccc7f7
 def _all_rows(rollouts, rows):
@@ -301,19 +329,23 @@ def completion_logits(
     rows: Tensor|None = None,    # (B',) int64, rows to compute (a micro-batch); None: all
 ) -> Tensor:                     # (B', T, V) float, differentiable; at temperature 1 and before truncation
     "Logits of every completion token."
-    return model.head(completion_hidden(model, rollouts, rows))
+    return model.head(completion_hidden(model, rollouts, rows), rollouts.vocabulary)
 
 # %% ../../nbs/lm/04_generate.ipynb #bcdbcda9
 def sampling_logits(
-    logits: Tensor,              # (B', T, V) float, `completion_logits` of any model
+    logits: Tensor,              # (B', T, V) float, `completion_logits` of any model; or (N, V), those at `mask` only
     rollouts: Rollouts,          # B completions of T columns, which know how they were drawn
     rows: Tensor|None = None,    # (B',) int64, the rows that `logits` are of; None: all
-) -> Tensor:                     # (B', T, V), of the same dtype; -inf at ids that could not be drawn
+    mask: Tensor|None = None,    # (B', T) bool, the N tokens that `logits` are of; None: all
+) -> Tensor:                     # the same shape and dtype; -inf at ids that could not be drawn
     "Temperature and truncation of sampling, replayed on a model's logits."
     rows = _all_rows(rollouts, rows)
-    logits = (logits / rollouts.temperature[rows // rollouts.group_size][:, None, None]).to(logits.dtype)
+    heat = rollouts.temperature[rows // rollouts.group_size]
+    heat = heat[:, None] if mask is None else heat.repeat_interleave(mask.sum(1))
+    if (heat != 1).any(): logits = (logits / heat[..., None]).to(logits.dtype)
     if rollouts.kept is None: return logits
-    return logits.masked_fill(~_unpack_bits(rollouts.kept[rows], logits.shape[-1]), -torch.inf)
+    kept = rollouts.kept[rows] if mask is None else rollouts.kept[rows][mask]
+    return logits.masked_fill(~_unpack_bits(kept, logits.shape[-1]), -torch.inf)
 
 # %% ../../nbs/lm/04_generate.ipynb #4ebe4871
 def distinct_completions(

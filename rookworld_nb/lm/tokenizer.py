@@ -27,6 +27,16 @@ class _Tokenizer:
         Path(directory, 'rookworld_tokenizer.json').write_text(json.dumps({'name': self.name}) + '\n')
 
 
+# what GPT-2's tokens of an answer look like: a word of the grammar, or a part of one
+_ANSWER_TOKEN = re.compile('|'.join([
+    r'[pnbrqkPNBRQK]{1,8}',   # men that stand side by side in a FEN; the piece of a promotion
+    r' ?[a-h]',               # the file of a square, with the space before a move
+    r' [wb]',                 # the side to move
+    r' K?Q?k?q?',             # castling; also the bare space that pads a column
+    r' ?[0-9]{1,3}',          # a number up to 999, or a part of a longer one
+    r' [MEB]', '[:./+]', r'\+?-', ' -']))
+
+
 class GPT2Tokenizer(_Tokenizer):
     "GPT-2's byte-pair encoding: 50,257 ids, read from files inside an installed package, never from the network."
     name, style = 'gpt2', 'padded'
@@ -51,6 +61,11 @@ class GPT2Tokenizer(_Tokenizer):
     ) -> str:
         "The text of any token ids."
         return self._encoding.decode(ids)
+
+    @functools.cached_property
+    def answer_ids(self) -> Tensor: # (K,) int64, ascending
+        "The ids that an answer can use, the end token included."
+        return torch.tensor([i for i in range(self.eot) if _ANSWER_TOKEN.fullmatch(self.decode([i]))] + [self.eot])
 
 # %% ../../nbs/lm/01_tokenizer.ipynb #c12c5d20
 def _uci_moves():
@@ -182,6 +197,12 @@ class ChessTokenizer(_Pieces):
             if i != self.hole: previous = piece if kind == 'mark' else kind
         return ''.join(out)
 
+    @functools.cached_property
+    def answer_ids(self) -> Tensor: # (K,) int64, ascending
+        "The ids that an answer can use, the end token included: all but bytes and the marks of questions."
+        return torch.tensor([i for i, (kind, piece) in enumerate(zip(self._kind, self._piece))
+                             if kind != 'byte' and piece not in ('P: ', 'A: ', '+')])
+
     def _encode_piece(self, kind, text):
         try: return getattr(self, f'_{kind}')(text)
         except KeyError: return self._bytes(text)      # a number or move outside the vocabulary
@@ -190,7 +211,7 @@ class ChessTokenizer(_Pieces):
 @functools.cache
 def load_tokenizer(
     name: str,                     # 'gpt2' (RookWorld-LM) or 'chess' (nano)
-) -> GPT2Tokenizer|ChessTokenizer: # has .encode(str), .decode(list[int]), .eot, .vocab_size, .style and .save(directory)
+) -> GPT2Tokenizer|ChessTokenizer: # has .encode(str), .decode(list[int]), .eot, .vocab_size, .answer_ids, .style and .save(directory)
     "A tokenizer by name."
     kinds = {'gpt2': GPT2Tokenizer, 'chess': ChessTokenizer}
     if name not in kinds: raise ValueError(f"unknown tokenizer {name!r}: expected 'gpt2' or 'chess'")

@@ -14,6 +14,7 @@ from pathlib import Path
 import chess
 import numpy as np
 import pandas as pd
+from torch import Tensor
 from tqdm.auto import tqdm
 from ..chess.board import transition
 from ..chess.tasks import EnvAnswer, PolicyAnswer, parse_prompt
@@ -70,6 +71,7 @@ def judge_rows(
     engine: dict[str, PolicyAnswer]|None = None, # see `judge_texts`
     settings: dict[str, dict]|None = None, # for 'P' and for 'A': temperature, top_k, top_p; None: `temperature` for both
     limits: dict[str, int]|None = None, # most tokens of an answer to 'P' and to 'A'; None: 144 for both
+    vocabulary: Tensor|None = None, # see `generate`
 ) -> pd.DataFrame:           # see `judge_texts`
     "Let the model answer, and judge it. Prompts of similar length share a batch; the order of the rows stays."
     prompts = [e.prompt(tokenizer.style) for e in rows]
@@ -81,7 +83,8 @@ def judge_rows(
         batch = order[start:start+batch_size]
         how = {name: [settings[rows[i].kind][name] for i in batch] for name in settings['P']}
         if limits: how['limits'] = [limits[rows[i].kind] for i in batch]
-        said = generate(model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start, **how).completions
+        said = generate(model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start,
+                        vocabulary=vocabulary, **how).completions
         for k, i in enumerate(batch): texts[i] = said[k*group_size:(k+1)*group_size]
     return judge_texts(rows, texts, engine)
 

@@ -118,16 +118,15 @@ _POLICY = (
     Metric('kl_nats_per_token', 'step', 'nats per token',
         'KL(policy ‖ reference): exact with kl_estimator full (auto), otherwise k3 on the sampled tokens; '
         'measured in the last pass of the step; with kl_coef 0 exact, before the update, to the starting weights, '
-        'every kl_every steps; always between the distributions that are sampled (temperature, top_k, top_p)',
+        'every kl_every steps; always between the distributions that are sampled (vocabulary, temperature, top_k, top_p)',
         'grows slowly; above 0.5 the policy has left its start far behind', -0.01, 0.5),
     Metric('kl_nats_per_sequence', 'step', 'nats per sequence', 'the same, summed over a completion; '
         'kl_controller steers by it', 'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
     Metric('kl_coef', 'step', '',
         'weight of the KL in this step, after warm-up and controller; empty when it is 0',
         'stays between its clamps'),
-    Metric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that is sampled (temperature, top_k, top_p), '
-        'over the tokens of completions; of the whole vocabulary or, with entropy_over task, '
-        'of the tokens that answers use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
+    Metric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that is sampled (vocabulary, temperature, top_k, top_p), '
+        'over the tokens of completions; with entropy_over task only of the tokens that an answer can use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
     Metric('distinct_share', 'step', 'share of completions', 'distinct completions of a prompt, among all that '
         'the step learned from', 'above 0.2; where all completions are the same, there is nothing to compare', 0.05, 1),
     Metric('clip_share_low', 'step', 'share of tokens', 'tokens whose ratio fell below 1 − clip_low '

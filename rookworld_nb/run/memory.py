@@ -9,7 +9,6 @@ __all__ = ['SHARE', 'free_memory', 'update_memory', 'largest_that_fits', 'fit_in
 import json
 import math
 import os
-import pickle
 import resource
 from collections.abc import Callable
 from contextlib import suppress
@@ -69,22 +68,21 @@ def free_memory(
 
 # %% ../../nbs/run/00_memory.ipynb #33a78338
 def _in_copy(work: Callable):
-    "What `work()` returns, or raises, in a copy of this process; None when the system kills it."
+    "What `work()` returns (for JSON) in a copy of this process; None when there is not enough memory, or the system kills it."
     receive, send = os.pipe()
     if (child := os.fork()) == 0:
         try:
             with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('1000')   # if one has to go, this one
             torch.set_num_threads(1)
-            try: found = work()
-            except BaseException as e: found = e
-            with open(send, 'wb') as f: pickle.dump(found, f)
+            try: found = dict(found=work())
+            except BaseException as e: found = {} if is_out_of_memory(e) else dict(error=f'{type(e).__name__}: {e}')
+            with open(send, 'w') as f: json.dump(found, f)
         finally: os._exit(0)
     os.close(send)
-    with open(receive, 'rb') as f: told = f.read()
+    with open(receive) as f: told = json.loads(f.read() or '{}')
     os.waitpid(child, 0)
-    found = pickle.loads(told) if told else None
-    if isinstance(found, BaseException): raise found
-    return found
+    if 'error' in told: raise RuntimeError(told['error'])
+    return told.get('found')
 
 
 def _growth(work: Callable) -> float: # GB

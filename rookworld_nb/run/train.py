@@ -27,8 +27,8 @@ from ..files import fsync, read_rows, write_at_once
 from ..chess.dataset import Example, load_rows
 from ..lm.loader import load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
-from ..grpo.experience import PromptSource, sampling_settings
-from ..grpo.step import Learner, task_token_ids, train_step
+from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
+from ..grpo.step import Learner, train_step
 from ..measure.evaluate import compare, judge_rows, judge_trivial, summarize
 from .checkpoint import (CheckpointError, check_origin, checkpoint_step, config_changes, is_complete,
                                          list_checkpoints, load_checkpoint, mark_stable, only_writer, origin_of,
@@ -156,11 +156,11 @@ def evaluate_run(
 ) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, where it differs, 'tempered'
     "Evaluate the model greedily, at temperature 1, and as training samples it."
     plain, trained = dict(temperature=1.0, top_k=0, top_p=1.0), {kind: sampling_settings(kind, config) for kind in 'PA'}
-    limits = config.token_limits
+    limits, ids = config.token_limits, sampled_ids(tokenizer, config)
     judged = dict(greedy=judge_rows(model, tokenizer, rows, temperature=0.0, limits=limits),
                   sampled=judge_rows(model, tokenizer, rows, temperature=1.0, seed=config.seed, limits=limits))
-    if trained != dict.fromkeys('PA', plain):
-        judged['tempered'] = judge_rows(model, tokenizer, rows, seed=config.seed, settings=trained, limits=limits)
+    if ids is not None or trained != dict.fromkeys('PA', plain):
+        judged['tempered'] = judge_rows(model, tokenizer, rows, seed=config.seed, settings=trained, limits=limits, vocabulary=ids)
     for decoding, frame in judged.items():
         log.append('eval', [dict(step=step, decoding=decoding, **r) for r in summarize(frame).to_dict('records')])
     return judged
@@ -206,12 +206,6 @@ def load_prompts(
     if np.isin(held_out.positions, rows.positions).any():
         raise ValueError(f'{config.data}: a held-out position is among the training positions')
     return source, held_out[:]
-
-
-def _entropy_ids(config: TrainConfig, source: PromptSource, tokenizer):
-    "The tokens over which the entropy is taken; None: all."
-    return (task_token_ids([*source.rows['P'][:2000], *source.rows['A'][:2000]], tokenizer)
-            if config.entropy_over == 'task' else None)
 
 
 def _step_line(row: dict) -> str:
@@ -432,14 +426,14 @@ def _train(config, out, scorer, allow_config_change, watch):
     model, tokenizer = load_model(config.model, pick_device(config.device))
     source, held_out = load_prompts(config)
     _try_reward(scorer, held_out, config.env_ratio)
-    origin, first, ids = origin_of(config, model), source.state_dict(), _entropy_ids(config, source, tokenizer)
+    origin, first = origin_of(config, model), source.state_dict()
 
     def begin(model=None):
         "The run before its first step."
         seed_generators(config.seed)
         source.load_state_dict(first)
         model = model or load_model(config.model, pick_device(config.device))[0]
-        return Running(Learner(model, tokenizer, config, ids, scorer), source, HealthMonitor(config))
+        return Running(Learner(model, tokenizer, config, scorer), source, HealthMonitor(config))
 
     running, is_new, out = begin(model), out is None, out or open_run(config.output_dir)
     with only_writer(out):
