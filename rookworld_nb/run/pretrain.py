@@ -63,6 +63,16 @@ def _adamw(state, group):
         bottom = (s['exp_avg_sq'] / (1 - b2**t)).sqrt_().add_(1e-8)
         p.addcdiv_(s['exp_avg'], bottom, value=-group['lr'] / (1 - b1**t))
 
+
+def _shared_step(state, group, embedding, rows, part):
+    "A step of AdamW for each part of the moves: its gradient is the sum over the moves that have it, and all of them go with it."
+    if embedding.grad is None: return
+    (moved,), rows, part = group['params'], rows.to(embedding.device), part.to(embedding.device)
+    moved.zero_()
+    moved.grad = torch.zeros_like(moved).index_add_(0, part, embedding.grad[rows])
+    _adamw(state, group)
+    embedding.index_add_(0, rows, moved[part])
+
 # %% ../../nbs/run/05_pretrain.ipynb #b545c9ca
 class _Muon(torch.optim.Optimizer):
     "Muon for the matrices of the blocks, AdamW for everything else."
@@ -94,16 +104,7 @@ class _Muon(torch.optim.Optimizer):
         matrices, vectors, *shared = self.param_groups
         self._step_matrices(matrices)
         _adamw(self.state, vectors)
-        for group in shared: self._step_parts(group)
-
-    def _step_parts(self, group):
-        "A part's gradient is the sum over the moves that have it, and all of them go with it."
-        (moved,), (rows, part) = group['params'], (x.to(self.embedding.device) for x in self.parts)
-        if self.embedding.grad is None: return
-        moved.zero_()
-        moved.grad = torch.zeros_like(moved).index_add_(0, part, self.embedding.grad[rows])
-        _adamw(self.state, group)
-        self.embedding.index_add_(0, rows, moved[part])
+        for group in shared: _shared_step(self.state, group, self.embedding, *self.parts)
 
     def _step_matrices(self, group):
         "All matrices of one shape at a time."
