@@ -157,12 +157,13 @@ def largest_that_fits(
     def whole(size): return int(min(max(size, unit), most)//unit)*unit
     found = {unit: measure(unit)}
     if found[unit] is None or most < 2*unit: return unit, found
-    second = whole(max(2*unit, unit*budget/found[unit]))
+    second = whole(max(2*unit, min(16*unit, unit*budget/max(found[unit], 1e-9))))
     found[second] = measure(second)
-    if found[second] is not None and not (second == most and found[second] <= budget):
-        third = whole(_crossing(found, unit, second, budget))
+    if found[second] is None or second < most or found[second] > budget:
+        third = whole(math.sqrt(unit*second) if found[second] is None else _crossing(found, unit, second, budget))
         if third not in found: found[third] = measure(third)
-    fits = max((size for size, taken in found.items() if taken is not None and taken <= budget), default=unit)
+    fits = max((size for size, taken in found.items() if taken is not None and taken <= budget), default=None)
+    if fits is None: return unit, found
     beyond = [size for size, taken in found.items() if size > fits and taken is not None]
     return (whole(_crossing(found, fits, min(beyond), budget)) if beyond else fits), found
 
