@@ -11,8 +11,10 @@ from rookworld_nb.grpo import head, step as learning
 from rookworld_nb.grpo.experience import collect
 from rookworld_nb.grpo.step import Learner, Targets, backward_pass
 from rookworld_nb.lm.generate import _unpack_bits, completion_logits
+from rookworld_nb.lm.loader import load_model
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.lm.tokenizer import load_tokenizer
+from rookworld_nb.measure.evaluate import judge_rows
 from test_wiring import CONFIG, ROWS, made, updated
 
 GPT2 = load_tokenizer('gpt2')
@@ -114,6 +116,14 @@ def test_logits_never_stand_in_memory(vocabulary, monkeypatch):
     r = batch.rollouts
     with Largest() as usual: completion_logits(model, r).log_softmax(-1).gather(-1, r.places[..., None]).sum().backward()
     assert vocabulary == 'task' or usual.numbers == 8*12*50257      # all logits at once
+
+
+def test_a_trained_model_says_the_same():
+    "Greedily, nano has no use for the other ids."
+    model, tokenizer = load_model('nano')
+    rows = load_rows('positions', 0.5, 0, 'eval', 16)[:]
+    free, held = (judge_rows(model, tokenizer, rows, vocabulary=ids, limits=dict(P=30, A=60)) for ids in (None, tokenizer.answer_ids))
+    assert free.completion.tolist() == held.completion.tolist()
 
 
 # ---- the ids of a task
