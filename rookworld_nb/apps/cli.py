@@ -75,13 +75,11 @@ class _Switch(argparse.Action):
 def _add(group, choice, shown):
     plain, choices, _ = kind_of(choice.annotation)
     text = choice.help if choice.default is None else f'{choice.help} (default: {choice.default})'
-    named = '{%s}' % ','.join(choices or ())
+    named = '{%s}' % ','.join(choices) if plain is str and choices else '|'.join([{int: 'N', float: 'X', str: 'TEXT', bool: ''}[plain], *choices])
     if len(named) > 80: named, text = 'NAME', f'{", ".join(choices)}: {text}'   # would leave the page
     kw = dict(dest=choice.name, default=argparse.SUPPRESS, help=text.replace('%', '%%') if shown else argparse.SUPPRESS)
     if plain is bool: group.add_argument(f'--{choice.name}', f'--no_{choice.name}', action=_Switch, nargs=0, **kw)
-    else:
-        group.add_argument(f'--{choice.name}', metavar=named if choices
-                           else {int: 'N', float: 'X', str: 'TEXT'}[plain], **kw)
+    else: group.add_argument(f'--{choice.name}', metavar=named, **kw)
 
 # %% ../../nbs/apps/05_cli.ipynb #3a6a80e7
 def _shown(
