@@ -157,7 +157,7 @@ def largest_that_fits(
     def whole(size): return int(min(max(size, unit), most)//unit)*unit
     found = {unit: measure(unit)}
     if found[unit] is None or most < 2*unit: return unit, found
-    second = whole(max(2*unit, min(16*unit, unit*budget/max(found[unit], 1e-9))))
+    second = whole(max(2*unit, unit*budget/max(found[unit], 1e-9)))
     found[second] = measure(second)
     if found[second] is None or second < most or found[second] > budget:
         third = whole(math.sqrt(unit*second) if found[second] is None else _crossing(found, unit, second, budget))
