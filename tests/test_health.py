@@ -188,7 +188,7 @@ def test_out_of_memory(args, tmp_path):
 def test_out_of_memory_before_the_gradient(args, tmp_path):
     "A value head looks at the completions first; it is the first to meet the limit."
     for name, size in dict(small=4, narrow=64).items():
-        room = room_for(4, 'completion_hidden') if name == 'narrow' else None
+        room = room_for(4, 'Head') if name == 'narrow' else None
         assert in_child([*args, tmp_path/name, '--baseline', 'value', '--max_steps', 2, '--max_refills', 2, '--micro_batch_size', size], room) == 0
     assert contents(tmp_path/'narrow') == contents(tmp_path/'small')
 

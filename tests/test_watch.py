@@ -36,7 +36,8 @@ def test_watched_and_stopped(tmp_path):
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    drawn = [(kind, content) for kind, content in seen if kind in ('display_data', 'update_display_data')]
+    drawn = [(kind, content) for kind, content in seen if kind in ('display_data', 'update_display_data')
+             and 'application/vnd.jupyter.widget-view+json' not in content['data']]                           # tqdm's bar, where ipywidgets is
     assert [kind for kind, _ in drawn] == ['display_data'] + ['update_display_data']*(len(drawn) - 1)
     assert len({content['transient']['display_id'] for _, content in drawn}) == 1
     assert not [content for kind, content in seen if kind == 'stream' and 'Step' in content['text']]     # they stand in the view
