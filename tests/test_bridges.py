@@ -104,7 +104,7 @@ def test_trl_example(tmp_path, monkeypatch):
             return reward
         return [watch(f) for f in wrapped()]
     monkeypatch.setattr(bridges, 'reward_funcs', watched)
-    exec(example('#| bench\nfrom transformers'), space := {})
+    exec(example('#| eval: false\nfrom transformers'), space := {})
     trainer = space['trainer']
     assert trainer.state.global_step == 2 and len(calls) == 4
     for step, row in enumerate(trainer.state.log_history[:2]):
@@ -178,7 +178,7 @@ def test_verifiers_example(graded, tmp_path, monkeypatch):
     pytest.importorskip('verifiers', reason='needs the verifiers extra')
     monkeypatch.chdir(tmp_path)
     assert {'RookWorldTaskset', 'RookWorldHarness'} <= set(rookworld_nb.__all__)
-    exec(example('#| verifiers\nimport asyncio'), space := {})
+    exec(example('#| eval: false\nimport asyncio'), space := {})
     traces, (rows, pairs) = space['traces'], graded
 
     def check(traces, wanted):
