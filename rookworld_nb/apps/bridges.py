@@ -265,7 +265,9 @@ def _harness():
 # %% ../../nbs/apps/07_bridges.ipynb #f1cb39ca
 _FOR_VERIFIERS = {'RookWorldTaskset': _taskset, 'RookWorldHarness': _harness}
 
-def __getattr__(name):
-    "The two classes that verifiers looks for."
+def _late(name):
+    "The two classes that verifiers looks for, made when they are asked for."
     if name in _FOR_VERIFIERS: return _FOR_VERIFIERS[name]()
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+__getattr__ = _late
