@@ -145,7 +145,11 @@ class Board:
 
     def says(self, text): self.root.locator('.rw-words', has_text=text).wait_for()
 
-    def stands(self, square): return (p := self.piece(square)).count() and p.get_attribute('data-piece')
+    def stands(self, **pieces):
+        "Wait until these pieces are on these squares ('' for none); they glide, and are drawn again."
+        self.page.wait_for_function("([box, pieces]) => Object.entries(pieces).every(([square, piece]) => "
+                                    "(box.querySelector(`.pieces > g[data-square=${square}]`)?.dataset.piece ?? '') === piece)",
+                                    arg=[self.root.element_handle(), pieces])
 
 
 def test_a_piece_is_dragged_and_the_model_answers(page):
@@ -153,8 +157,8 @@ def test_a_piece_is_dragged_and_the_model_answers(page):
     board.says('Your move')
     board.drag('e2', 'e4')
     board.says('the rules say')
-    assert (board.stands('e2'), board.stands('e4')) == (0, 'wp')
-    assert sum(not board.stands(f'{file}{rank}') for file in 'abcdefgh' for rank in '78') == 1      # one black piece has left
+    board.stands(e2='', e4='wp')
+    page.wait_for_function("box => box.querySelectorAll('.pieces > g:is([data-square$=\"7\"], [data-square$=\"8\"])').length === 15", arg=board.root.element_handle())   # one black piece has left
     assert board.root.locator('.rw-played .arrow-line').count() == 1 and board.root.locator('.arrow').count() > 1
     assert board.root.locator('table').first.locator('tbody tr').count() == board.root.locator('.arrow').count()
 
@@ -163,11 +167,11 @@ def test_an_illegal_drop_snaps_back(page):
     board = Board(page, 0)
     board.drag('g1', 'g4')
     board.says("'g1g4' is not legal here")
-    assert (board.stands('g1'), board.stands('g4')) == ('wn', 0)
+    board.stands(g1='wn', g4='')
     board.drag('b1', 'b1')     # a click; then another piece is taken
     board.drag('g1', 'f3')
     board.says('g1f3')
-    assert board.stands('f3') == 'wn'
+    board.stands(f3='wn')
 
 
 def test_moves_are_typed_and_taken_back(page):
@@ -176,7 +180,7 @@ def test_moves_are_typed_and_taken_back(page):
     board.root.locator('input').press('Enter')
     board.says('b1c3')
     for square in ('b1', 'g1', 'e2'):
-        assert not board.stands(square)
+        board.stands(**{square: ''})
         board.root.get_by_text('Take back').click()
         board.piece(square).wait_for()
     board.root.get_by_text('Take back').click()
@@ -192,7 +196,7 @@ def test_a_promotion_asks_which_piece(page):
     board.drag('a7', 'a8')
     board.root.locator('.promotion-dialog-button[data-piece=wn]').click()
     board.says('a7a8n')
-    assert board.stands('a8') == 'wn'
+    board.stands(a8='wn')
 
 
 def test_a_narrow_window_gets_a_column(page):
