@@ -2,7 +2,6 @@
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -62,17 +61,6 @@ def test_a_name_is_never_markup(player):
 
 
 # in a browser
-
-@pytest.fixture(scope='module')
-def browser():
-    playwright = pytest.importorskip('playwright.sync_api', reason='the docs extra is not installed')
-    program = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable'))), None)
-    if program is None: pytest.skip('no Chromium here')
-    with playwright.sync_playwright() as p:
-        chromium = p.chromium.launch(executable_path=program)
-        yield chromium
-        chromium.close()
-
 
 CELLS = ('import rookworld_nb as rw\ngame = rw.play(device="cpu")\ngame',
          f'from rookworld_nb.apps.widget import BoardGame\nrace = BoardGame(game.player, fen="{NEAR_PROMOTION}")\nrace')

@@ -3,7 +3,6 @@ import functools
 import importlib.util
 import json
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -154,17 +153,6 @@ def test_every_run_has_its_report(site):
     for run in runs:
         page = 'post_mortem.html' if (run/'post_mortem.json').exists() else 'report.html'
         assert 'GRPO run' in (site/run.relative_to(ROOT/'nbs')/page).read_text(encoding='utf-8')
-
-
-@pytest.fixture(scope='module')
-def browser():
-    playwright = pytest.importorskip('playwright.sync_api', reason='the docs extra is not installed')
-    program = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable'))), None)
-    if program is None: pytest.skip('no Chromium here')
-    with playwright.sync_playwright() as p:
-        chromium = p.chromium.launch(executable_path=program)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
