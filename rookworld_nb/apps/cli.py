@@ -449,8 +449,10 @@ def main(
     "A command by its name."
     commands = {name.removesuffix('_command'): f for name, f in globals().items() if name[0] != '_' and name.endswith('_command')}
     name, *rest = (sys.argv[1:] if args is None else args) or ['']
-    if name in commands: return commands[name](rest)
-    print(f'rookworld_nb: no command {name!r}, there are {", ".join(commands)}', file=sys.stderr)
+    alone = name not in ('train', 'pretrain') and int(os.environ.get('WORLD_SIZE', 1)) > 1
+    if name in commands and not alone: return commands[name](rest)
+    text = f'{name} is one process, only train and pretrain can be several' if name in commands else f'no command {name!r}, there are {", ".join(commands)}'
+    if _rank() == 0: print(f'rookworld_nb: {text}', file=sys.stderr)
     return 2
 
 

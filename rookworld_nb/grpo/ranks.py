@@ -55,7 +55,7 @@ def joined(
     if device == 'cuda': torch.cuda.set_device(int(os.environ['LOCAL_RANK']) % torch.cuda.device_count())
     own = device == 'cuda' and neighbours('cuda') == 1
     dist.init_process_group('cpu:gloo,cuda:nccl' if own else 'gloo', timeout=timedelta(days=7))   # rank 0 may evaluate for hours
-    dist.barrier()   # from here on a rank may end without the others failing to find it
+    everywhere(lambda: None)   # a rank that ended before this would not be found by the others
     yield
     dist.destroy_process_group()   # after an error the process ends, and the others see it
 
