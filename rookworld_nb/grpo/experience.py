@@ -19,7 +19,7 @@ from ..reward.reward_scorer import WEIGHTS, Score
 from ..reward.scoring import Scorer, make_scorer
 from ..lm.generate import Rollouts, concat_rollouts, generate
 from .grpo import overlong_penalty, zero_signal_groups
-from .ranks import everywhere, rank, share
+from .ranks import everywhere, my_share, rank
 
 # %% ../../nbs/grpo/04_experience.ipynb #55701da6
 # success rates between which a prompt is useful; how often a prompt outside is asked again
@@ -149,7 +149,7 @@ def collect(
     step: int|None = None,  # of training, for the scorer's curriculum
 ) -> tuple[Experience, tuple[float, float]]: # and the seconds of sampling and of scoring
     "Sample a group for every prompt and score it. Of several ranks each does so for its share, and all get the whole."
-    places = share(range(len(examples)))
+    places = my_share(range(len(examples)))
     parts = everywhere(lambda: _collect_share(model, tokenizer, [examples[i] for i in places], list(places), config, seed, scorer, step))
     if len(parts) == 1: return parts[0]
     order = torch.cat([torch.arange(len(examples))[r::len(parts)] for r in range(len(parts))])

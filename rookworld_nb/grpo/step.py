@@ -24,7 +24,7 @@ from .head import Head
 from .kl import KLController, kl_of_facts, kl_tokens, mix_reference
 from .value import ValueHead, explained_variance, gae, token_rewards, value_loss
 from .experience import Experience, PromptSource, StepFacts, gather, rollout_seed, shaped_rewards
-from .ranks import check_same, everywhere, share, sum_gradients
+from .ranks import check_same, everywhere, my_share, sum_gradients
 
 # %% ../../nbs/grpo/05_step.ipynb #95034b97
 class Learner:
@@ -94,7 +94,7 @@ def _micro_batches(
     size: int,       # completions in a backward pass, at most; but a group is never split
 ) -> list[Tensor]:   # prompt indices of each micro-batch
     "Whole groups of this rank's share, short completions with short ones: less padding, and each prompt is computed once."
-    by_length = share(lengths.view(-1, group_size).amax(1).argsort(stable=True))
+    by_length = my_share(lengths.view(-1, group_size).amax(1).argsort(stable=True))
     return [groups for groups in by_length.split(max(1, size // group_size)) if len(groups)]
 
 # %% ../../nbs/grpo/05_step.ipynb #3b75758f

@@ -32,7 +32,7 @@ from ..chess.positions import choose_move, split_of
 from ..chess.synthetic import generate_transitions, move_counts, special_rows
 from ..lm.tokenizer import load_tokenizer
 from ..lm.model import GPT
-from ..grpo.ranks import by_one, rank, share, world
+from ..grpo.ranks import by_one, my_share, rank, world
 
 # %% ../../nbs/run/04_targets.ipynb #09954fbb
 def best_first(
@@ -392,7 +392,7 @@ class RowStream:
         size = self.config.batch_size
         kind, before = task_of_step(step, self.config.env_ratio)
         number, at = divmod(before, self.config.block_rows // size)
-        return kind, self._block(kind, number).batch(share(torch.arange(at*size, (at + 1)*size)))
+        return kind, self._block(kind, number).batch(my_share(torch.arange(at*size, (at + 1)*size)))
 
     def close(self) -> None:
         "End the processes."
