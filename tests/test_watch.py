@@ -2,11 +2,13 @@
 import json
 import queue
 import time
+from pathlib import Path
 import pytest
 from rookworld_nb.report.live import live_html
 from runs import SECONDS, some_positions
 
 jupyter_client = pytest.importorskip('jupyter_client')
+SMALL_RUN = Path(__file__).parent.parent/'nbs/experiments/small_run'
 CELL = '''
 import rookworld_nb as rw
 config = rw.TrainConfig(data={data!r}, output_dir={out!r}, max_steps=1000, save_every=1000, prompts_per_step=2, group_size=2, max_refills=0, eval_prompts=4, threads=1)
@@ -47,3 +49,13 @@ def test_watched_and_stopped(tmp_path):
     assert (tmp_path/f'run/checkpoints/step-{done[-1]}/state.json').exists()
     last = drawn[-1][1]['data']['text/html']
     assert f'{done[-1]} of 1000 steps' in last and last == live_html(tmp_path/'run')      # however it ended, the end is drawn
+
+
+def test_a_notebook_does_not_move_the_facts(browser):
+    "JupyterLab floats the words of every list of facts; those of a run stand above their values all the same."
+    page = browser.new_page()
+    page.set_content('<style>.jp-RenderedHTMLCommon dt{float:left;width:20%}.jp-RenderedHTMLCommon dd{float:left;width:80%}</style>'
+                     f'<div class="jp-RenderedHTMLCommon">{live_html(SMALL_RUN)}</div>')
+    boxes = page.evaluate("[...document.querySelectorAll('.facts dt')].map(dt => [dt, dt.nextSibling].map(e => e.getBoundingClientRect().toJSON()))")
+    assert len(boxes) > 5 and all(word['bottom'] <= value['top'] and abs(word['left'] - value['left']) < 1 for word, value in boxes)
+    page.close()
