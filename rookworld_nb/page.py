@@ -122,7 +122,7 @@ tr.group td{font-weight:700;padding-top:1.1em;color:var(--soft);font-size:.82rem
 .tile.better,.tile.worse{color:inherit}
 .words td:nth-child(2){min-width:17em}
 .words td:last-child,.words th:last-child{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
-.card{display:flex;gap:24px;background:var(--card);border:1px solid var(--line);border-radius:12px;padding:20px;
+.card{display:flex;flex-direction:row;gap:24px;background:var(--card);border:1px solid var(--line);border-radius:12px;padding:20px;
   margin:0 0 16px}
 .boards{display:flex;flex-direction:column;gap:12px;flex:0 0 230px}.boards svg{display:block;width:230px;height:230px}
 .boards p{color:var(--soft);font-size:.8rem;margin:0;text-align:center}

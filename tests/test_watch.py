@@ -51,11 +51,13 @@ def test_watched_and_stopped(tmp_path):
     assert f'{done[-1]} of 1000 steps' in last and last == live_html(tmp_path/'run')      # however it ended, the end is drawn
 
 
-def test_a_notebook_does_not_move_the_facts(browser):
-    "JupyterLab floats the words of every list of facts; those of a run stand above their values all the same."
-    page = browser.new_page()
-    page.set_content('<style>.jp-RenderedHTMLCommon dt{float:left;width:20%}.jp-RenderedHTMLCommon dd{float:left;width:80%}</style>'
-                     f'<div class="jp-RenderedHTMLCommon">{live_html(SMALL_RUN)}</div>')
-    boxes = page.evaluate("[...document.querySelectorAll('.facts dt')].map(dt => [dt, dt.nextSibling].map(e => e.getBoundingClientRect().toJSON()))")
-    assert len(boxes) > 5 and all(word['bottom'] <= value['top'] and abs(word['left'] - value['left']) < 1 for word, value in boxes)
+def test_the_page_around_it_does_not_move_its_parts(browser):
+    "JupyterLab floats the words of every list of facts; the site stacks what is in a card. The facts and cards of a run stand as they should all the same."
+    page = browser.new_page(viewport=dict(width=1100, height=900))
+    page.set_content('<style>.around dt{float:left;width:20%}.around dd{float:left;width:80%}.card{flex-direction:column}</style>'
+                     f'<div class="around">{live_html(SMALL_RUN)}</div>')
+    def boxes(first): return page.evaluate("first => [...document.querySelectorAll(first)].map(e => [e, e.nextElementSibling].map(e => e.getBoundingClientRect().toJSON()))", first)
+    facts, cards = boxes('.facts dt'), boxes('.card .boards')
+    assert len(facts) > 5 and all(word['bottom'] <= value['top'] and abs(word['left'] - value['left']) < 1 for word, value in facts)
+    assert len(cards) == 2 and all(board['right'] <= said['left'] for board, said in cards)
     page.close()
