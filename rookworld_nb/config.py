@@ -391,6 +391,9 @@ def _check_train_choices(c):
     if c.reward_function:
         for name in ('reward_source', 'reward_shaping', 'reward_weights', 'reward_warmup_steps'):
             c._require('left out with reward_function, which replaces it', lambda v: v == c.__dataclass_fields__[name].default, name)
+    if c.loss_type == 'gspo' and not (c.clip_low and c.clip_high):
+        c._require('float32 with loss_type gspo (its clip of 3e-4 is finer than bfloat16, see lm.device; or give clip_low and clip_high)',
+                   lambda v: v == 'float32', 'dtype')
     if not (c.kl_coef or c.kl_every): c._require('left out with kl_coef 0 and kl_every 0 (there is no reference)', lambda v: False, 'reference_device')
     if not c.kl_coef:
         c._require('fixed when kl_coef is 0 (a factor times 0 stays 0)', lambda v: v == 'fixed', 'kl_controller')
