@@ -37,12 +37,10 @@ class Head:
         rows: Tensor,      # (U,) int64, the completions to read
         mask: Tensor,      # (U, T) bool, the tokens whose logits are wanted
     ):
-        self.home = part.completion_ids.device        # a reference may be on another device
-        part, rows, mask = (x.to(model.wte.weight.device) for x in (part, rows, mask))
-        self.part, self.rows, self.mask = part, rows, mask
+        self.home, self.into, self.of_weight = part.completion_ids.device, None, None    # the model may be elsewhere; gradients of these two:
+        self.part, self.rows, self.mask = part, rows, mask = [x.to(model.wte.weight.device) for x in (part, rows, mask)]
         self.hidden = completion_hidden(model, part, rows)               # (U, T, C)
         self.weight = head_rows(model.wte.weight, part.vocabulary)       # (K, C)
-        self.into, self.of_weight = None, None    # gradients of these two
         self.chunks = _row_chunks(mask.sum(1).tolist(), len(self.weight), CHUNK*(32 if self.weight.is_cuda else 1))
 
     @torch.no_grad()

@@ -25,13 +25,13 @@ from .kl import KLController, kl_of_facts, kl_tokens, mix_reference
 from .value import ValueHead, explained_variance, gae, token_rewards, value_loss
 from .experience import Experience, PromptSource, StepFacts, gather, rollout_seed, shaped_rewards
 
-# %% ../../nbs/grpo/05_step.ipynb #95034b97
+# %% ../../nbs/grpo/05_step.ipynb #c4f3db47
 def _frozen(model, config):
     "A copy that does not learn, beside the model or on a device of its own."
     still = copy.deepcopy(model).eval().requires_grad_(False)
     return still.to(pick_device(config.reference_device)) if config.reference_device else still
 
-
+# %% ../../nbs/grpo/05_step.ipynb #95034b97
 class Learner:
     "A model, its optimizer, and whatever the options have to remember from step to step."
     def __init__(

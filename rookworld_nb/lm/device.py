@@ -143,8 +143,7 @@ class FixedDecoder:
         t: int,   # how many tokens of each completion were drawn before
     ) -> None:
         "Draw a token for every completion and read it."
-        _, G, width = self.shape
-        self.cache.seen = width + G*min(self.length, (t//_BLOCK + 1)*_BLOCK)
+        self.cache.seen = self.shape[2] + self.shape[1]*min(self.length, (t//_BLOCK + 1)*_BLOCK)
         if self.t.is_cuda: _captured(self).replay()
         else: self.work(self)
 
