@@ -505,8 +505,7 @@ def _repeat(running, begin, held_out, log, done, origin):
     def check(step):
         if not before or any((row['step'], row['decoding']) == (step, 'check') for row in read_rows(out/'eval.jsonl')): return
         asked, began = [held_out[i] for i in part], time.perf_counter()
-        with interrupt.at_once():
-            judged = judge_rows(running.learner.model, running.learner.tokenizer, asked, limits=config.token_limits)
+        judged = judge_rows(running.learner.model, running.learner.tokenizer, asked, limits=config.token_limits)   # not at once: the steps before it are not saved
         judged = _note_check(log, step, judged)
         log.say(_check_line(step, _part_of(before['greedy'], part), judged, time.perf_counter() - began))
 
