@@ -21,6 +21,7 @@ from ..chess.tasks import EnvAnswer, PolicyAnswer, parse_prompt
 from ..chess.engine import EnginePool
 from ..chess.dataset import Example, load_rows
 from ..lm.generate import generate
+from ..lm.drafts import Drafts
 from .measures import ENGINE_METRICS, METRICS, bootstrap, mcnemar, sign_flip, wilson
 from .metrics import judge, phase_of, row_class
 from .suites import SUITES, suite_rows
@@ -82,9 +83,10 @@ def judge_rows(
     for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', disable=None):
         batch = order[start:start+batch_size]
         how = {name: [settings[rows[i].kind][name] for i in batch] for name in settings['P']}
+        truths = [rows[i].completion(tokenizer.style) if rows[i].kind == 'A' else None for i in batch]
         if limits: how['limits'] = [limits[rows[i].kind] for i in batch]
         said = generate(model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start,
-                        vocabulary=vocabulary, **how).completions
+                        vocabulary=vocabulary, drafts=Drafts.of(tokenizer, truths, model.wte.weight.device), **how).completions
         for k, i in enumerate(batch): texts[i] = said[k*group_size:(k+1)*group_size]
     return judge_texts(rows, texts, engine)
 
