@@ -80,7 +80,7 @@ class Drafts:
             else: parts.append((rows, torch.zeros_like(rows), *_sample_tree(model, *how)))
         return _joined(parts, len(noise), eot)
 
-# %% ../../nbs/lm/06_drafts.ipynb #1bba1c16
+# %% ../../nbs/lm/06_drafts.ipynb #968c5b47
 def _from(x, n):
     "Each row from its own column n on; behind its end stands what the padding is."
     return F.pad(x, (0, x.shape[1])).gather(1, n[:, None] + torch.arange(x.shape[1], device=n.device))
@@ -99,7 +99,8 @@ def _follow(model, drafts, rows, prompt_ids, prompt_mask, G, limits, noise, eot,
     if len(rest):
         p, left = rest // G, left[rest]
         asked = _to_the_right(torch.cat([prompt_ids[p], ids[rest]], 1), torch.cat([prompt_mask[p], drawn[rest]], 1))
-        more = Drafts(_from(drafts.ids[p], n[rest]), _from(drafts.mask[p], n[rest]), drafts.tries - 1)
+        worth = 2*same.sum() > G*drafts.mask.sum()     # half of what was read has been drawn
+        more = Drafts(_from(drafts.ids[p], n[rest]), _from(drafts.mask[p], n[rest]), drafts.tries - 1 if worth else 0)
         found = more.sample(model, *asked, 1, left, _from(noise[rest], n[rest]), eot, vocabulary, *(s[p] for s in settings))
         parts.append((rows[rest], n[rest], *found))
     return parts
