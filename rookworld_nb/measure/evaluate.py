@@ -80,7 +80,7 @@ def judge_rows(
     settings = settings or dict.fromkeys('PA', dict(temperature=temperature))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].kind, len(prompts[i])))
     texts, drafting = [None] * len(rows), not settings['A']['temperature']    # a model that is mostly wrong gets no more drafts
-    for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', disable=None):
+    for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', leave=None, disable=None):
         batch = order[start:start+batch_size]
         how = {name: [settings[rows[i].kind][name] for i in batch] for name in settings['P']}
         known = {i: rows[i].completion(tokenizer.style) for i in batch if rows[i].kind == 'A'} if drafting else {}
