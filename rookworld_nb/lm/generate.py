@@ -288,6 +288,7 @@ def generate(
     top_p: float|list = 1.0,       # and of these from the fewest that hold this share, above 0; 1: all; ignored where greedy; one number, or one per prompt
     limits: list|None = None,      # longest completion of each prompt, below or above max_new_tokens; None: max_new_tokens for all; other prompts' draws stay the same
     vocabulary: Tensor|None = None,# (K,) int64, ascending, the end token among them: the only ids that are drawn, and the only ones with a probability; None: all
+    drafts=None,                   # texts that completions may turn out to be, `drafts.Drafts`: the same samples in fewer passes; None: token by token
     places: list|None = None,      # place of each prompt in the batch that these are a part of, where it gets the same draws; None: 0, 1, 2, …
 ) -> Rollouts:                     # P·G completions, prompt-major, without gradients
     "Sample completions until their end tokens, with the log-probability of each token under the distribution it was drawn from."
@@ -309,7 +310,7 @@ def generate(
     model.eval()
     try:
         with torch.no_grad():
-            ids, mask, logprobs, kept = (_sample_fixed if model.fixed_shapes else _sample_tree)(
+            ids, mask, logprobs, kept = (drafts.sample if drafts else _sample_fixed if model.fixed_shapes else _sample_tree)(
                 model, prompt_ids, prompt_mask, group_size, most, noise, tokenizer.eot, vocabulary, *settings)
     finally: model.train(was_training)
     ended = ((ids == tokenizer.eot) & mask).any(1)

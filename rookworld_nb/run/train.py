@@ -193,7 +193,7 @@ def load_prompts(
     config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts
 ) -> tuple[PromptSource, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed
     "The training and held-out rows of a run, from disjoint positions."
-    how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows)
+    how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True)
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     source = PromptSource(rows, config.seed, config.difficulty_filter)
     for kind, share in dict(P=1 - config.env_ratio, A=config.env_ratio).items():
