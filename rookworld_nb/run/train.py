@@ -384,7 +384,7 @@ def _go_back(log: RunLog, running: Running, begin, origin: dict) -> tuple[Runnin
     by_one(tidy)
     return running, done
 
-
+# %% ../../nbs/run/03_train.ipynb #2010e07c
 def _give_up(out: Path, step: int, signals: list, recoveries: int):
     "Leave a post-mortem and raise HealthError."
     bad = [s for s in signals if s.level == 'act']
