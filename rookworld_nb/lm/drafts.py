@@ -65,8 +65,18 @@ class Drafts:
         rows = [[] if text is None else [*tokenizer.encode(text), tokenizer.eot] for text in texts]
         return cls(*pad_batch(rows, side='right', pad_id=tokenizer.eot, device=device))
 
-    def sample(self, model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, *settings):
-        "What `_sample_tree` returns: ids (B, T), mask (B, T), log-probs (B, T), packed sets or None."
+    def sample(self,
+        model,               # draws
+        prompt_ids: Tensor,  # (P, Tp) int64, left-padded
+        prompt_mask: Tensor, # (P, Tp) bool
+        G: int,              # completions of each prompt
+        limits: Tensor,      # (P,) int64, most tokens of a completion
+        noise: Tensor,       # (B, T) float in [0, 1), a number for each draw
+        eot: int,            # the end token
+        vocabulary: Tensor|None, # see `generate`
+        *settings,           # (P,) each: temperature, top_k, top_p
+    ) -> tuple:              # ids (B, T), mask (B, T), log-probs (B, T), packed sets or None
+        "What `_sample_tree` returns."
         mask = self.mask & (torch.arange(self.mask.shape[1], device=limits.device) < limits[:, None]) & (self.tries > 0)
         parts, row = [], torch.arange(len(noise), device=limits.device).view(-1, G)
         for with_draft in (False, True):
