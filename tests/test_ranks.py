@@ -73,13 +73,13 @@ def exactly():
 
 
 def check_rows(one, two, most=1e-6):
-    "Rows agree, but for times and memory; two columns are the largest rounding error of a batch, and agree to ten times as much."
+    "Rows agree, but for times and memory; three columns gather the rounding of a batch, and agree to ten times as much (in 64 bits all agree to 1e-8, see below)."
     assert [r['step'] for r in one] == [r['step'] for r in two]
     for a, b in zip(one, two):
         assert a.keys() == b.keys()
         for name in a:
             if name.startswith(('time_', 'memory_')): continue
-            if isinstance(a[name], float): assert abs(a[name] - b[name]) <= most*(10 if name in ('ratio_max', 'sampling_gap_nats') else 1), (a['step'], name, a[name], b[name])
+            if isinstance(a[name], float): assert abs(a[name] - b[name]) <= most*(10 if name in ('ratio_max', 'sampling_gap_nats', 'grad_norm') else 1), (a['step'], name, a[name], b[name])
             else: assert a[name] == b[name], (a['step'], name, a[name], b[name])
 
 
