@@ -298,7 +298,7 @@ def command(day, name, *flags):
 def labels(day):
     "Positions of games with Stockfish's labels, on every core; finished shards are kept, so that a later call goes on."
     if not find_engine(): return dict(finished=True, skipped='no Stockfish here: STOCKFISH_PATH names one')
-    positions, nodes, shard = (6, 20, 6) if day.small else (2_000_000, 1000, 20_000)
+    positions, nodes, shard = (6, 1000, 6) if day.small else (2_000_000, 1000, 20_000)
     code = command(day, 'data', '--kind', 'games', '--output', day.out/'labels', '--positions', positions, '--nodes', nodes, '--shard_size', shard, '--seed', SEED, *(('--workers', 1, '--timeout', 120) if day.small else ()))
     found = sorted((day.out/'labels').glob('*.parquet'))
     day.add(shards=len(found), positions=sum(len(pd.read_parquet(f, columns=[])) for f in found), exit_code=code)
