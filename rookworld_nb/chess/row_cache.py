@@ -11,11 +11,12 @@ import hashlib
 import importlib.resources
 import json
 import os
+import tempfile
 from functools import cache
 from pathlib import Path
 import chess
 import numpy as np
-from ..files import file_sha256, write_at_once
+from ..files import file_sha256
 
 # %% ../../nbs/chess/08_row_cache.ipynb #5e8cc613
 @cache
@@ -49,11 +50,13 @@ def remember(
 ) -> None:
     "Keep the result of a check."
     note = _note(key)
-    def save(path):
-        with path.open('wb') as f: np.savez_compressed(f, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays)
     with contextlib.suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_at_once(note, save)
+        handle, unfinished = tempfile.mkstemp('.tmp', dir=note.parent)
+        try:
+            with open(handle, 'wb') as f: np.savez_compressed(f, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays)
+            os.replace(unfinished, note)
+        finally: Path(unfinished).unlink(missing_ok=True)
         for old in sorted(note.parent.glob('*.npz'), key=os.path.getmtime, reverse=True)[_KEPT:]: old.unlink(missing_ok=True)
 
 # %% ../../nbs/chess/08_row_cache.ipynb #77586afc
