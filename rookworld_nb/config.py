@@ -190,7 +190,7 @@ class TrainFront:
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
     reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'auto' # where the truth comes from: row, rules (P: legality only) or Stockfish (P; A asks the rules); auto: rules for A, row for P
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
-    kl_coef: NotNegative = 0.0        # weight of the KL; 0 only measures it, see kl_every
+    kl_coef: NotNegative = 0.1        # weight of the KL to the starting model; 0 only measures it, see kl_every
     learning_rate: Positive = 1e-4    # of AdamW, after warm-up
     eval_prompts: Count = 2000        # held-out prompts in an evaluation
 
@@ -581,7 +581,7 @@ class UciConfig(Config):
 
 # %% ../nbs/00_config.ipynb #891edcf3
 TINY = TrainConfig(max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1,
-                   eval_prompts=20, save_every=2, log_completions=2)
+                   eval_prompts=20, save_every=2, log_completions=2, kl_coef=0.0)
 
 # %% ../nbs/00_config.ipynb #cd3c4aac
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from rookworld_nb.lm.tokenizer import load_tokenizer
 
 TOKENIZER, ROWS = load_tokenizer('chess'), load_rows('positions', 0.5, 0, 'train', 40)[:]
 PROMPTS = [e.prompt(TOKENIZER.style) for e in ROWS[:5]]
-CONFIG = TrainConfig(prompts_per_step=2, group_size=4, max_new_tokens=12, temperature=0.7, learning_rate=1e-2, warmup_steps=0, dynamic_sampling=False, mask_truncated=False, kl_every=0, device='cpu')
+CONFIG = TrainConfig(kl_coef=0.0, prompts_per_step=2, group_size=4, max_new_tokens=12, temperature=0.7, learning_rate=1e-2, warmup_steps=0, dynamic_sampling=False, mask_truncated=False, kl_every=0, device='cpu')
 
 
 def tiny():
@@ -144,7 +144,7 @@ def config_of(line): return read_config(TrainConfig, line.split(), 'rookworld_tr
 def test_spellings(line, field, value): assert getattr(config_of(line), field) == value
 
 
-@pytest.mark.parametrize('line,words', [('--reference_device meta', "'auto', 'cpu', 'cuda'"), ('--reference_device cpu --kl_every 0', 'there is no reference'), ('--bf16 --loss_type gspo', 'finer than bfloat16'), ('--dtype float16', 'one of float32, bfloat16')])
+@pytest.mark.parametrize('line,words', [('--reference_device meta', "'auto', 'cpu', 'cuda'"), ('--reference_device cpu --kl_coef 0 --kl_every 0', 'there is no reference'), ('--bf16 --loss_type gspo', 'finer than bfloat16'), ('--dtype float16', 'one of float32, bfloat16')])
 def test_refused_in_a_sentence(line, words):
     with pytest.raises(ValueError, match=words): config_of(line)
 
