@@ -190,7 +190,7 @@ class TrainFront:
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
     reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'auto' # where the truth comes from: row, rules (P: legality only) or Stockfish (P; A asks the rules); auto: rules for A, row for P
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
-    kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it (kl_every)
+    kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it
     learning_rate: Positive = 1e-4    # of AdamW, after warm-up
     eval_prompts: Count = 2000        # held-out prompts in an evaluation
 
