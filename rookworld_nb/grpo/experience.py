@@ -16,6 +16,7 @@ from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..chess.dataset import Example, Rows
 from ..reward.reward_scorer import WEIGHTS, Score
+from ..reward.coherence import RULES_WEIGHTS
 from ..reward.scoring import Scorer, make_scorer
 from ..lm.generate import Rollouts, concat_rollouts, generate
 from .grpo import overlong_penalty, zero_signal_groups
@@ -305,7 +306,8 @@ def _mean_parts(batch: Experience) -> dict: # mean reward earned by every part, 
     parts, G = {}, batch.rewards.shape[1]
     for kind in 'PA':
         scores = [s for i, s in enumerate(batch.scores) if batch.examples[i // G].kind == kind]
-        for name in WEIGHTS[kind]:
+        seldom = [name for name in RULES_WEIGHTS if any(name in s.parts for s in scores)]   # reward_source rules
+        for name in dict.fromkeys([*WEIGHTS[kind], *seldom]):
             parts[f"part_{kind.lower()}_{name.replace(' ', '_')}"] = (
                 sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None)
     return parts
