@@ -173,11 +173,12 @@ def shaped_rewards(
 
 def silent_groups(
     batch: Experience,   # P groups of G
-    config: TrainConfig, # baseline, and see `shaped_rewards`
+    config: TrainConfig, # baseline, exact_best, and see `shaped_rewards`
 ) -> Tensor:             # (P,) bool
     "The groups without signal."
     if config.baseline in OUTSIDE_BASELINES: return torch.zeros(len(batch.rewards), dtype=torch.bool)
-    return zero_signal_groups(shaped_rewards(batch, config))
+    known = torch.tensor([config.exact_best != 'off' and e.kind == 'P' for e in batch.examples])   # by the worth of all moves
+    return zero_signal_groups(shaped_rewards(batch, config)) & ~known
 
 # %% ../../nbs/grpo/04_experience.ipynb #3525d2f3
 def rollout_seed(
