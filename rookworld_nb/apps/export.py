@@ -129,8 +129,9 @@ def _pretrain_provenance(
     known = {f.name for f in fields(PretrainConfig)}
     config = PretrainConfig(**{k: v for k, v in recipe['config'].items() if k in known})
     start = f'from `{_shown(config.init)}`' if config.init else 'from random weights'
-    rows = f'{recipe["policy_rows"]:,} P rows and {recipe["env_rows"]:,} A rows'
-    made = f'Supervised training, {config.max_steps} steps, seed {config.seed}, {start}, on {rows}.'
+    rows = lambda counts: f'on {counts["policy_rows"]:,} P rows and {counts["env_rows"]:,} A rows'
+    made = f'Supervised training, {config.max_steps} steps, seed {config.seed}, {start}, {rows(recipe)}.'
+    if before := recipe.get('before'): made += f' Before it, {before["steps"]} steps {rows(before)}.'
     sha = f' (sha256 `{recipe["data_sha256"]}`)' if recipe.get('data_sha256') else ''
     return _Provenance(name, config.init, config.data, f'`{_shown(config.data)}`{sha}', made,
         _typed_command(config),

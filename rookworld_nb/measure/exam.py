@@ -56,7 +56,8 @@ def _learned_from(
         found = json.loads((folder/file).read_text()) if (folder/file).is_file() else {}
         if 'data' not in (made := found.get('config', found)): continue
         base = made.get(start)
-        before = base and base != name and (_learned_from(base) or [f'whatever {base} was made of'])
+        known = (found.get('before') or {}).get('data', f'whatever {base} was made of').split(',')
+        before = base and base != name and (_learned_from(base) or known)
         return list(dict.fromkeys((before or []) + made['data'].split(',')))
     return []
 

@@ -8,6 +8,7 @@ __all__ = ['orthogonalized', 'starting_model', 'pretrain_optimizer', 'supervised
 # %% ../../nbs/run/05_pretrain.ipynb #46b43fbb
 import contextlib
 import hashlib
+import importlib.resources
 import json
 import math
 import re
@@ -22,7 +23,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from .. import __version__
 from ..config import PretrainConfig
-from ..files import file_sha256, read_rows, write_at_once
+from ..files import file_sha256, read_json, read_rows, write_at_once
 from ..chess.dataset import load_rows
 from ..lm.model import GPT, PRESETS
 from ..lm.tokenizer import load_tokenizer
@@ -206,13 +207,28 @@ def _written(out, name):
     return list(read_rows(out/f'{name}.jsonl'))
 
 
+_COUNTS = 'steps', 'policy_rows', 'env_rows', 'seconds'
+
+def _before(out, config): # the counts, and data; None when nothing is known
+    "The training behind the starting weights: from the recipe of this run, else from the one beside `branch_from` or `init`."
+    if 'before' in (own := read_json(out/'pretrain.json', dict, [])): return own['before']
+    start = Path(config.branch_from or config.init or '')
+    if config.init == 'nano': start = Path(str(importlib.resources.files('rookworld_nb')))/'assets'/'nano'
+    if start.name.startswith('step-'): start = start.parents[1]
+    found = read_json(start/'pretrain.json', dict, [])
+    behind = found.get('before')
+    if config.branch_from or not found.get('steps'): return behind   # a branch counts the rows of its source among its own
+    data = [d for part in (behind, found['config']) if part for d in part['data'].split(',')]
+    return {k: found[k] + (behind or {}).get(k, 0) for k in _COUNTS} | dict(data=','.join(dict.fromkeys(data)))
+
+
 def _write_recipe(out, config, model, origin, done):
     env_rows = sum(task_of_step(s, config.env_ratio)[0] == 'A' for s in range(done)) * config.batch_size
     metrics = [{k: v for k, v in r.items() if k not in ('step', 'decoding')} for r in _written(out, 'eval') if r['step'] == done]
     recipe = dict(config=asdict(config), parameters=sum(p.numel() for p in model.parameters()), steps=done,
                   policy_rows=done*config.batch_size - env_rows, env_rows=env_rows, files=len(origin['data']),
                   data_sha256=hashlib.sha256(json.dumps(origin['data'], sort_keys=True).encode()).hexdigest(),
-                  seconds=round(sum(r['time_s'] for r in _written(out, 'metrics'))), metrics=metrics)
+                  seconds=round(sum(r['time_s'] for r in _written(out, 'metrics'))), before=_before(out, config), metrics=metrics)
     write_at_once(out/'pretrain.json', json.dumps(recipe, indent=1) + '\n')
 
 

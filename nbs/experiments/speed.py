@@ -1,0 +1,199 @@
+"""How long does a step of GRPO take: a plain loop on transformers, TRL, and this package, on the same work?
+
+    python speed.py --threads 2 --repeats 3
+
+Every measurement is a process of its own, so that peaks of memory are its own; the methods take turns. One row per
+measurement goes to speed.csv. Without `trl` that method is left out."""
+import argparse
+import csv
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+SHAPES = dict(small=(4, 256), gpt2=(12, 768), nano=(4, 192))   # layers, width; GPT-2's vocabulary but for nano
+HEAT = dict(small=1.0, gpt2=1.0, nano=0.7)
+COLUMNS = 'part,method,prompts,group,tokens,repeat,sampling_s,update_s,step_s,cpu_s,held_gb,peak_gb,sampled_tokens'.split(',')
+
+
+def memory():
+    "GB that this process holds, and held at most."
+    status = dict(l.split(':') for l in Path('/proc/self/status').read_text().splitlines())
+    return [int(status[k].split()[0])/1e6 for k in ('VmRSS', 'VmHWM')]
+
+
+def questions(prompts, tokenizer):
+    from rookworld_nb.chess.dataset import load_rows
+    rows = load_rows('positions', env_ratio=0.5, split='train', limit=400)[:]
+    return [e for kind in 'PA' for e in [r for r in rows if r.kind == kind][:(prompts + (kind == 'P'))//2]]
+
+
+def shaped(part):
+    "Model and tokenizer of a part, the same weights every time."
+    import torch
+    from rookworld_nb.lm.loader import load_model
+    from rookworld_nb.lm.model import GPT, GPTConfig
+    from rookworld_nb.lm.tokenizer import load_tokenizer
+    if part == 'nano': return load_model('nano')
+    layers, width = SHAPES[part]
+    torch.manual_seed(0)
+    return GPT(GPTConfig(50257, 512, layers, width//64, width)).eval(), load_tokenizer('gpt2')
+
+
+def as_transformers(part, model, tokenizer, place):
+    "The same weights as `transformers` opens them."
+    from transformers import GPT2LMHeadModel, logging
+    from rookworld_nb.lm.loader import save_model
+    logging.disable_progress_bar()
+    save_model(model, tokenizer, place)
+    return GPT2LMHeadModel.from_pretrained(place)
+
+
+def rewards_of(part, examples, completions, G):
+    "Of the rules and the rows for nano; else numbers drawn by a seed, since random weights write no answer."
+    import torch
+    from rookworld_nb.reward.scoring import Scorer
+    if part == 'nano': return torch.tensor([s.total for s in Scorer().score(examples, completions)]).view(-1, G)
+    return torch.rand(len(examples), G, generator=torch.Generator().manual_seed(0))
+
+
+def ours(part, P, G, T, vocabulary='full', micro=64):
+    "Two steps of the package: the second is measured. The parts that a step is made of, as `train_step` calls them."
+    import torch
+    from rookworld_nb.config import TrainConfig
+    from rookworld_nb.grpo.experience import StepFacts, collect
+    from rookworld_nb.grpo.step import Learner, make_targets, update
+    model, tokenizer = shaped(part)
+    config = TrainConfig(prompts_per_step=P, group_size=G, max_new_tokens=T, temperature=HEAT[part], kl_every=0, vocabulary=vocabulary,
+                         micro_batch_size=micro, device='cpu')
+    learner, examples = Learner(model, tokenizer, config), questions(P, tokenizer)
+    for step in (1, 2):
+        held, _ = memory()
+        cpu, t0 = time.process_time(), time.perf_counter()
+        batch, _ = collect(model, tokenizer, examples, config, step)
+        if part != 'nano': batch.rewards = rewards_of(part, examples, None, G)
+        t1, facts = time.perf_counter(), StepFacts(2)
+        update(learner, batch, make_targets(learner, batch, facts), facts)
+        t2 = time.perf_counter()
+    return t1 - t0, t2 - t1, time.process_time() - cpu, held, int(batch.rollouts.completion_mask.sum())
+
+
+def plain(part, P, G, T, micro=16):
+    "The loop that one writes first, correct: `generate` with a cache, then a clipped loss with masks, in micro-batches."
+    import tempfile
+    import torch
+    model, tokenizer = shaped(part)
+    with tempfile.TemporaryDirectory() as place: model = as_transformers(part, model, tokenizer, place).eval()
+    optimizer, examples = torch.optim.AdamW(model.parameters(), 1e-6), questions(P, tokenizer)
+    prompts, end, heat = [tokenizer.encode(e.prompt(tokenizer.style)) for e in examples], tokenizer.eot, HEAT[part]
+    W = max(map(len, prompts))
+    ids = torch.tensor([[end]*(W - len(p)) + p for p in prompts]).repeat_interleave(G, 0)
+    mask = torch.tensor([[0]*(W - len(p)) + [1]*len(p) for p in prompts]).repeat_interleave(G, 0)
+    stop = dict(eos_token_id=end) if part == 'nano' else dict(min_new_tokens=T, eos_token_id=end)
+    for step in (1, 2):
+        held, _ = memory()
+        cpu, t0 = time.process_time(), time.perf_counter()
+        with torch.no_grad():
+            out = model.generate(ids, attention_mask=mask, do_sample=True, temperature=heat, top_k=0, max_new_tokens=T, pad_token_id=end, **stop)
+        made = out[:, W:]
+        alive = ((made == end).cumsum(1) - (made == end).long() == 0) if part == 'nano' else torch.ones_like(made, dtype=torch.bool)
+        texts = [tokenizer.decode([i for i, a in zip(row.tolist(), ok.tolist()) if a and i != end]) for row, ok in zip(made, alive)]
+        R = rewards_of(part, examples, texts, G)
+        t1 = time.perf_counter()
+        A = ((R - R.mean(1, keepdim=True))/(R.std(1, keepdim=True) + 1e-4)).flatten()[:, None]
+        full = torch.cat([mask, alive.long()], 1)
+        position = (full.cumsum(1) - 1).clamp(min=0)
+        optimizer.zero_grad()
+        for i in range(0, len(out), micro):
+            at = slice(i, i + micro)
+            z = model(out[at], attention_mask=full[at], position_ids=position[at], logits_to_keep=made.shape[1] + 1).logits[:, :-1]/heat
+            logp = z.log_softmax(-1).gather(-1, made[at, :, None])[..., 0]
+            ratio = (logp - logp.detach()).exp()
+            loss = -torch.minimum(ratio*A[at], ratio.clamp(0.8, 1.28)*A[at])
+            ((loss*alive[at]).sum()/alive.sum()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        t2 = time.perf_counter()
+    return t1 - t0, t2 - t1, time.process_time() - cpu, held, int(alive.sum())
+
+
+def trl(part, P, G, T):
+    "Three steps of TRL's GRPOTrainer; the last one is measured."
+    import tempfile
+    import torch
+    import warnings
+    import transformers
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+    from rookworld_nb.apps.bridges import prompt_dataset, reward_funcs, transformers_tokenizer
+    warnings.simplefilter('ignore')
+    transformers.logging.set_verbosity_error()
+    model, tokenizer = shaped(part)
+    marks = []
+    class Clock(TrainerCallback):
+        def on_step_begin(self, *a, **k): marks.append((time.perf_counter(), time.process_time()))
+        def on_step_end(self, *a, **k): marks.append((time.perf_counter(), time.process_time()))
+    def drawn(completions, **_): return torch.rand(len(completions), generator=torch.Generator().manual_seed(0)).tolist()
+    with tempfile.TemporaryDirectory() as place:
+        net, words = as_transformers(part, model, tokenizer, place), transformers_tokenizer(tokenizer)
+        config = GRPOConfig(output_dir=place, max_steps=3, per_device_train_batch_size=16, gradient_accumulation_steps=P*G//16, num_generations=G, max_completion_length=T,
+                            temperature=HEAT[part], top_k=0, beta=0.0, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], logging_strategy='no', save_strategy='no',
+                            disable_tqdm=True, dataloader_num_workers=0, learning_rate=1e-6,
+                            generation_kwargs={} if part == 'nano' else dict(min_new_tokens=T))
+        trainer = GRPOTrainer(net, reward_funcs() if part == 'nano' else drawn, config, train_dataset=prompt_dataset(questions(P, tokenizer)),
+                              processing_class=words, callbacks=[Clock()])
+        held, _ = memory()
+        trainer.train()
+    (t0, c0), (t1, c1) = marks[-2:]
+    return float('nan'), float('nan'), c1 - c0, held, P*G*T if part != 'nano' else 0, t1 - t0
+
+
+METHODS = {'plain loop': plain, 'TRL': trl, 'ours': ours, 'ours, task head': lambda *a: ours(*a, vocabulary='task')}
+
+
+def measure(part, method, P, G, T, repeat, threads):
+    "In this process: one row."
+    import torch
+    torch.set_num_threads(threads)
+    sampling, update, cpu, held, tokens, *step = METHODS[method](part, P, G, T)
+    seconds = step[0] if step else sampling + update
+    return [part, method, P, G, T, repeat, *(round(x, 4) for x in (sampling, update, seconds, cpu, held, memory()[1])), tokens]
+
+
+def plan(quick):
+    "Part, method, prompts, group, tokens; the methods take turns."
+    methods = [m for m in METHODS if m != 'TRL' or importlib.util.find_spec('trl')]
+    jobs = [('small', m, 8, 8, 60) for m in methods] + [('gpt2', m, 2, 4, 60) for m in methods] + [('nano', m, 8, 8, 144) for m in methods if m != 'ours, task head']
+    growth = [('small', 'ours, task head', *n) for n in [(2, 8, 60), (4, 8, 60), (16, 8, 60), (32, 8, 60), (8, 2, 60), (8, 4, 60), (8, 16, 60), (8, 32, 60), (8, 8, 15), (8, 8, 30), (8, 8, 120)]]
+    memory = [('gpt2', m, 8, 8, 60) for m in ('ours', 'ours, task head')]
+    return [('small', m, 2, 8, 6) for m in methods] if quick else jobs + growth + memory
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--threads', type=int, default=2)
+    parser.add_argument('--repeats', type=int, default=3)
+    parser.add_argument('--output', type=Path, default=Path(__file__).parent/'speed.csv')
+    parser.add_argument('--quick', action='store_true', help='two prompts of six tokens, to see that everything runs')
+    parser.add_argument('--one', nargs=6, help=argparse.SUPPRESS)   # part method prompts group tokens repeat
+    a = parser.parse_args()
+    if a.one:
+        part, method, *numbers = a.one
+        return csv.writer(sys.stdout, lineterminator='\n').writerow(measure(part, method, *map(int, numbers), a.threads))
+    done = {tuple(row[:6]) for row in csv.reader(a.output.open())} if a.output.exists() else set()
+    if not done: a.output.write_text(','.join(COLUMNS) + '\n')
+    for repeat in range(a.repeats):
+        jobs = plan(a.quick)
+        for job in jobs if repeat % 2 == 0 else jobs[::-1]:
+            words = [*map(str, job), str(repeat)]
+            if tuple(words) in done: continue
+            child = subprocess.run([sys.executable, __file__, '--threads', str(a.threads), '--one', *words], env=os.environ | dict(OMP_NUM_THREADS=str(a.threads)),
+                                   stdout=subprocess.PIPE, text=True, check=True)
+            with a.output.open('a') as f: f.write(child.stdout.splitlines()[-1] + '\n')
+            print(child.stdout.splitlines()[-1], flush=True)
+
+
+if __name__ == '__main__': main()
