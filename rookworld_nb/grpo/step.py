@@ -45,8 +45,7 @@ class Learner:
         self.reference, self.start = (still, None) if config.kl_coef else (None, still)   # held to; only looked at
         self.kl = KLController(config.kl_controller, config.kl_coef, config.kl_target, config.kl_horizon,
                                config.kl_coef_min, config.kl_coef_max, config.kl_warmup_steps, config.kl_warmup_factor)
-        self.reward_moments, self.baseline_moments = (
-            RunningMoments(config.ema_momentum), RunningMoments(config.ema_momentum))
+        self.reward_moments, self.baseline_moments = (RunningMoments(config.ema_momentum) for _ in range(2))
         self.recoveries, self.micro_batch_size = 0, config.completions_per_step if config.micro_batch_size == 'auto' else config.micro_batch_size
         self.optimizer = make_optimizer(self.parameters(), config)
 

@@ -62,6 +62,13 @@ def _valued(pool, pairs):
 # %% ../../nbs/reward/02_scoring.ipynb #11349030
 SOURCES = ('auto', 'row', 'rules', 'engine')
 
+def _weights_of(source, text):
+    "The table of weights; with source rules those of P cannot be changed."
+    weights = parse_weights(text)
+    if source == 'rules' and weights['P'] != WEIGHTS['P']:
+        raise ValueError('reward_weights: with source rules P has other parts, of fixed weight (see reward.coherence); only those of A can be changed')
+    return weights
+
 # %% ../../nbs/reward/02_scoring.ipynb #c87f5a5f
 class Scorer(contextlib.AbstractContextManager):
     "Scores for batches of completions, from one source of truth."
@@ -75,9 +82,7 @@ class Scorer(contextlib.AbstractContextManager):
         if source not in SOURCES: raise ValueError(f'source must be one of {", ".join(SOURCES)}, not {source!r}')
         if source == 'engine' and pool is None: raise ValueError('source engine needs a pool of engines')
         self.source, self.shaping, self.warmup_steps = source, shaping, warmup_steps
-        self.weights, self.pool, self.lost = parse_weights(weights), pool, False
-        if source == 'rules' and self.weights['P'] != WEIGHTS['P']:
-            raise ValueError('reward_weights: with source rules P has other parts, of fixed weight (see reward.coherence); only those of A can be changed')
+        self.weights, self.pool, self.lost = _weights_of(source, weights), pool, False
 
     def score(self,
         examples: list[Example],  # P of them
