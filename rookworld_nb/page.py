@@ -90,8 +90,8 @@ small,.small{font-size:.84em;color:var(--soft)}
 .chip{font-size:.8rem;font-weight:600;letter-spacing:0;padding:.2em .75em;border-radius:99px;background:var(--code);
   color:var(--soft)}
 .chip.done{background:var(--goodbg);color:var(--good)}
-.facts{display:flex;flex-wrap:wrap;gap:14px 34px;margin:0 0 1.2em}.facts dt{font-size:.78rem;color:var(--soft)}
-.facts dd{margin:0;font-weight:600;font-variant-numeric:tabular-nums}
+.facts{display:flex;flex-wrap:wrap;gap:14px 34px;margin:0 0 1.2em}.facts :is(dt,dd){float:none;width:auto;margin:0}
+.facts dt{font-size:.78rem;color:var(--soft)}.facts dd{font-weight:600;font-variant-numeric:tabular-nums}
 code,pre{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;font-size:.84em}
 .again code{background:var(--code);padding:.25em .6em;border-radius:6px}
 .notes{background:var(--badbg);border-radius:10px;padding:.8em 1em .8em 2.1em;font-size:.92rem}details{margin:1em 0}
@@ -122,7 +122,7 @@ tr.group td{font-weight:700;padding-top:1.1em;color:var(--soft);font-size:.82rem
 .tile.better,.tile.worse{color:inherit}
 .words td:nth-child(2){min-width:17em}
 .words td:last-child,.words th:last-child{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
-.card{display:flex;gap:24px;background:var(--card);border:1px solid var(--line);border-radius:12px;padding:20px;
+.card{display:flex;flex-direction:row;gap:24px;background:var(--card);border:1px solid var(--line);border-radius:12px;padding:20px;
   margin:0 0 16px}
 .boards{display:flex;flex-direction:column;gap:12px;flex:0 0 230px}.boards svg{display:block;width:230px;height:230px}
 .boards p{color:var(--soft);font-size:.8rem;margin:0;text-align:center}

@@ -35,6 +35,8 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('grpo/06_head', "logits.grad @ self.weight / heat", "logits.grad @ self.weight", 'the temperature forgotten on the way back to the states'),
     ('grpo/06_head', "self.hidden[at][mask] / heat", "self.hidden[at][mask]", 'the temperature forgotten on the way back to the weight'),
     ('grpo/06_head', "tokens and (tokens + n)*width > most", "tokens and tokens*width > most", 'a row too many in a chunk'),
+    ('grpo/07_ranks', "dist.all_reduce(flat)", "dist.all_reduce(flat); flat /= world()", 'a mean of means'),
+    ('grpo/07_ranks', "if n else None", "", 'a gradient of 0 where there is none'),
     ('lm/04_generate', "if vocabulary is not None: new = vocabulary[new]", "pass", 'a place among the ids of a task taken for an id'),
     ('lm/04_generate', "model.head(completion_hidden(model, rollouts, rows), rollouts.vocabulary)", "model.head(completion_hidden(model, rollouts, rows))", 'all ids in scoring, those of a task in sampling'),
     ('lm/01_tokenizer', "r' ?[0-9]{1,3}'", "r'[0-9]{1,3}'", 'numbers that no eval can begin with'),

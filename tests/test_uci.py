@@ -164,6 +164,38 @@ def test_bad_model_is_one_line():
     assert code == 2 and err.startswith("rookworld_uci: no model 'nowhere'") and err.count('\n') == 1
 
 
+# the words of the protocol
+
+def told(*lines):
+    "What the engine says to some lines, and its board."
+    said, player = [], Fake()
+    engine = Engine(UciConfig(), said.append, lambda config, log: (player, player.look))
+    for line in lines: engine.hear(line)
+    engine.hang_up()
+    engine.work()
+    return proper(said), engine.board
+
+
+@pytest.mark.parametrize('line', ['go', 'go depth 3', 'go nodes 100', 'go mate 2', 'go movetime 50', 'go wtime 1000 btime 1000 winc 10 binc 10 movestogo 3', 'go infinite',
+                                  'go ponder', 'go ponder wtime 1000 btime 1000', 'go searchmoves e2e4 d2d4 depth 2', '\tgo', '  go \r', 'joho go', 'go joho', 'go  depth  1'])
+def test_every_go_gets_one_answer(line):
+    said, board = told(line)
+    assert len([s for s in said if s.startswith('bestmove')]) == 1 and chess.Move.from_uci(said[-1].split()[1]) in board.legal_moves
+    if 'searchmoves' in line: assert said[-1].split()[1] in ('e2e4', 'd2d4')
+
+
+@pytest.mark.parametrize('line', ['stop', 'ponderhit', 'ucinewgame', 'register later', 'register name a code b', 'debug on', 'debug off', 'position startpos', 'joho debug on',
+                                  'position startpos moves', 'setoption name Seed value 3', '  setoption  name  top k  value  4', 'setoption name LogFile value <empty>', '', ' \r'])
+def test_these_words_are_heard_in_silence(line): assert told(line)[0] == []
+
+
+def test_a_long_game_and_a_new_one():
+    game = 'position startpos moves' + ' g1f3 g8f6 f3g1 f6g8'*150
+    said, board = told(game, 'go')
+    assert board.ply() == 600 and said[-1].startswith('bestmove')
+    assert told(game, 'ucinewgame')[1].fen() == chess.STARTING_FEN
+
+
 # nonsense
 
 FENS = [chess.STARTING_FEN, '8/8/8/8/8/8/8/8 w - - 0 1', '4k3/8/8/8/8/8/4r3/4K3 b - - 0 1', '8/P5k1/8/8/8/8/6K1/8 w - - 0 1', 'r3k2r/8/8/8/8/8/8/R3K2R b KQkq - 99 200',

@@ -2,11 +2,13 @@
 import json
 import queue
 import time
+from pathlib import Path
 import pytest
 from rookworld_nb.report.live import live_html
 from runs import SECONDS, some_positions
 
 jupyter_client = pytest.importorskip('jupyter_client')
+SMALL_RUN = Path(__file__).parent.parent/'nbs/experiments/small_run'
 CELL = '''
 import rookworld_nb as rw
 config = rw.TrainConfig(data={data!r}, output_dir={out!r}, max_steps=1000, save_every=1000, prompts_per_step=2, group_size=2, max_refills=0, eval_prompts=4, threads=1)
@@ -47,3 +49,15 @@ def test_watched_and_stopped(tmp_path):
     assert (tmp_path/f'run/checkpoints/step-{done[-1]}/state.json').exists()
     last = drawn[-1][1]['data']['text/html']
     assert f'{done[-1]} of 1000 steps' in last and last == live_html(tmp_path/'run')      # however it ended, the end is drawn
+
+
+def test_the_page_around_it_does_not_move_its_parts(browser):
+    "JupyterLab floats the words of every list of facts; the site stacks what is in a card. The facts and cards of a run stand as they should all the same."
+    page = browser.new_page(viewport=dict(width=1100, height=900))
+    page.set_content('<style>.around dt{float:left;width:20%}.around dd{float:left;width:80%}.card{flex-direction:column}</style>'
+                     f'<div class="around">{live_html(SMALL_RUN)}</div>')
+    def boxes(first): return page.evaluate("first => [...document.querySelectorAll(first)].map(e => [e, e.nextElementSibling].map(e => e.getBoundingClientRect().toJSON()))", first)
+    facts, cards = boxes('.facts dt'), boxes('.card .boards')
+    assert len(facts) > 5 and all(word['bottom'] <= value['top'] and abs(word['left'] - value['left']) < 1 for word, value in facts)
+    assert len(cards) == 2 and all(board['right'] <= said['left'] for board, said in cards)
+    page.close()

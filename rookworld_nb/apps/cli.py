@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['make_parser', 'read_config', 'train_command', 'pretrain_command', 'data_command', 'eval_command', 'report_command',
-           'export_command', 'uci_command', 'sweep_command']
+           'export_command', 'uci_command', 'sweep_command', 'main']
 
 # %% ../../nbs/apps/05_cli.ipynb #f3c20af2
 import os
@@ -229,6 +229,9 @@ def _sentence(e):
 def _stop(number, frame): raise KeyboardInterrupt
 
 
+def _rank(): return int(os.environ.get('RANK', 0))   # which of the processes of torchrun this is
+
+
 @contextlib.contextmanager
 def _interruptible():
     "Ctrl-C and SIGTERM end a command; also one that a script started in the background, which inherits that Ctrl-C is ignored."
@@ -252,10 +255,12 @@ def _run_command(
         usage = isinstance(e, _USAGE) or isinstance(e, OSError) and e.errno == errno.EROFS
         error, code, text = e, (2 if usage and not begun else 1), _sentence(e)
         if code == 1:
-            if getattr(e, 'errno', None) not in _FULL and not isinstance(e, HealthError): traceback.print_exc()
+            if (getattr(e, 'errno', None) not in _FULL and not isinstance(e, HealthError)
+                    and getattr(e, 'rank', _rank()) == _rank()): traceback.print_exc()
             text = f'failed with {type(e).__name__}: {text}'
     else: return 0
-    print('; '.join([f'{prog}: {text}', *getattr(error, '__notes__', ())]), file=sys.stderr)
+    if _rank() == 0 or code == 1 and not hasattr(error, 'rank'):   # what all ranks know, rank 0 says
+        print('; '.join([f'{prog}: {text}', *getattr(error, '__notes__', ())]), file=sys.stderr)
     return code
 
 # %% ../../nbs/apps/05_cli.ipynb #a1e23512
@@ -290,7 +295,7 @@ def _explained():
     try: yield
     except HealthError as e:
         from rookworld_nb.report.report import write_post_mortem
-        e.add_note(f'post-mortem: {write_post_mortem(e.run)}')
+        if _rank() == 0: e.add_note(f'post-mortem: {write_post_mortem(e.run)}')
         raise
 
 
@@ -302,7 +307,7 @@ def train_command(
         config, how = read_config(TrainConfig, sys.argv[1:] if args is None else args, 'rookworld_train', resume=True)
         from rookworld_nb.run.train import train
         with _explained(): run = train(config, **how)
-        _finish_run(run)
+        if _rank() == 0: _finish_run(run)
     return _run_command(work, 'rookworld_train')
 
 
@@ -316,7 +321,7 @@ def pretrain_command(
         from rookworld_nb.run.pretrain import pretrain
         from rookworld_nb.report.report import write_report
         run = pretrain(config, **how)
-        print(f'Model:  {run}\nReport: {write_report(run)}')
+        if _rank() == 0: print(f'Model:  {run}\nReport: {write_report(run)}')
     return _run_command(work, 'rookworld_pretrain')
 
 # %% ../../nbs/apps/05_cli.ipynb #5c6ab187
@@ -436,3 +441,19 @@ def sweep_command(
         from rookworld_nb.sweep.sweep import sweep
         print(f'Report: {sweep(config, [sys.executable, "-c", _TRIAL])}')
     return _run_command(work, 'rookworld_sweep')
+
+# %% ../../nbs/apps/05_cli.ipynb #0e4047c6
+def main(
+    args: list[str]|None = None, # a command without its rookworld_, then its arguments; None takes those of the process
+) -> int:                        # exit code
+    "A command by its name."
+    commands = {name.removesuffix('_command'): f for name, f in globals().items() if name[0] != '_' and name.endswith('_command')}
+    name, *rest = (sys.argv[1:] if args is None else args) or ['']
+    alone = name not in ('train', 'pretrain') and int(os.environ.get('WORLD_SIZE', 1)) > 1
+    if name in commands and not alone: return commands[name](rest)
+    text = f'{name} is one process, only train and pretrain can be several' if name in commands else f'no command {name!r}, there are {", ".join(commands)}'
+    if _rank() == 0: print(f'rookworld_nb: {text}', file=sys.stderr)
+    return 2
+
+
+if __name__ == '__main__' and '__file__' in globals(): sys.exit(main())

@@ -165,7 +165,8 @@ def _help_line(
 ) -> str:    # '' when the rules did not help
     "Report that the rules have chosen, and why."
     if not thought.helped: return ''
-    why = f'{" ".join(thought.refused)}: not legal' if thought.refused else f'no move can be read in {thought.text!r:.100}'
+    nothing = f'no move can be read in {thought.text!r:.100}' if thought.text.strip() else 'no move was written'   # it was stopped
+    why = f'{" ".join(thought.refused)}: not legal' if thought.refused else nothing
     who = {'odds': "the legal move that the model finds likeliest", 'chance': 'any legal move, by seed'}[thought.helped]
     return f'info string {why}; {thought.moves[0][0]} is {who}'
 

@@ -20,6 +20,7 @@ from ..reward.coherence import RULES_WEIGHTS
 from ..reward.scoring import Scorer, make_scorer
 from ..lm.generate import Rollouts, concat_rollouts, generate
 from .grpo import overlong_penalty, zero_signal_groups
+from .ranks import everywhere, my_share, rank
 
 # %% ../../nbs/grpo/04_experience.ipynb #55701da6
 # success rates between which a prompt is useful; how often a prompt outside is asked again
@@ -106,10 +107,10 @@ class Experience:
 
     def select(
         self,
-        keep: Tensor,    # (P,) bool
+        keep: Tensor,    # (P,) bool, or (P',) int64
     ) -> 'Experience':
-        "Only some of the groups."
-        groups, G = keep.nonzero().flatten(), self.rewards.shape[1]
+        "Only some of the groups, or the groups in another order."
+        groups, G = keep.nonzero().flatten() if keep.dtype == torch.bool else keep, self.rewards.shape[1]
         return Experience([self.examples[p] for p in groups], self.rollouts.select(groups),
                           [self.scores[p*G + g] for p in groups for g in range(G)], self.rewards[keep])
 
@@ -148,12 +149,22 @@ def collect(
     scorer: Scorer|None = None, # gives the rewards; None is the one that config asks for
     step: int|None = None,  # of training, for the scorer's curriculum
 ) -> tuple[Experience, tuple[float, float]]: # and the seconds of sampling and of scoring
-    "Sample a group for every prompt and score it."
+    "Sample a group for every prompt and score it. Of several ranks each does so for its share, and all get the whole."
+    places = my_share(range(len(examples)))
+    parts = everywhere(lambda: _collect_share(model, tokenizer, [examples[i] for i in places], list(places), config, seed, scorer, step))
+    if len(parts) == 1: return parts[0]
+    order = torch.cat([torch.arange(len(examples))[r::len(parts)] for r in range(len(parts))])
+    return _merge([part for part, _ in parts if part]).select(order.argsort()), parts[rank()][1]
+
+
+def _collect_share(model, tokenizer, examples, places, config, seed, scorer, step):
+    "`collect` of some prompts, whose places in the batch are known; None without any."
+    if not examples: return None, (0., 0.)
     t0, G = time.perf_counter(), config.group_size
     settings, limits = [sampling_settings(e.kind, config) for e in examples], config.token_limits
     how = {name: [s[name] for s in settings] for name in settings[0]}
     rollouts = generate(model, tokenizer, [e.prompt(tokenizer.style) for e in examples], G, config.max_new_tokens,
-                        seed=seed, limits=[limits[e.kind] for e in examples], vocabulary=sampled_ids(tokenizer, config), **how)
+                        seed=seed, limits=[limits[e.kind] for e in examples], vocabulary=sampled_ids(tokenizer, config), places=places, **how)
     t1 = time.perf_counter()
     scores = (scorer or make_scorer(config)).score(examples, rollouts.completions, step)
     rewards = torch.tensor([s.total for s in scores]).view(len(examples), G)
@@ -314,12 +325,18 @@ def _mean_parts(batch: Experience) -> dict: # mean reward earned by every part, 
     return parts
 
 
+def _engine_facts(scorer):
+    "Restarts of all ranks; lost when one of them lost its engines."
+    found = everywhere(scorer.facts)
+    return {name: type(value)(sum(f[name] for f in found)) for name, value in found[0].items()}
+
+
 def _sampled_facts(step: int, rounds: list[Experience], env_ratio: float, scorer: Scorer) -> StepFacts:
     "Metrics of the prompts that were asked first, dropped ones included; and the rewards of the refills."
     first, of_task, refill = rounds[0], _task_rewards(rounds[:1]), _task_rewards(rounds[1:])
     kinds = [e.kind for e in first.examples]
     return StepFacts(
-        step, parts=_mean_parts(first), **scorer.facts(), reward_mean=mixed_reward(of_task, env_ratio),
+        step, parts=_mean_parts(first), **_engine_facts(scorer), reward_mean=mixed_reward(of_task, env_ratio),
         reward_std=first.rewards.std().item(), reward_max=first.rewards.max().item(),
         reward_p=of_task['P'], reward_a=of_task['A'], prompts_p=kinds.count('P'), prompts_a=kinds.count('A'),
         refills=len(rounds) - 1, refill_prompts=sum(len(r.examples) for r in rounds[1:]),

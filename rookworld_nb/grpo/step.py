@@ -11,6 +11,8 @@ import copy
 import math
 import time
 from dataclasses import dataclass, fields, replace
+from functools import reduce
+from itertools import chain
 import torch
 from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
@@ -23,6 +25,7 @@ from .kl import KLController, kl_of_facts, kl_tokens, mix_reference
 from .value import ValueHead, explained_variance, gae, token_rewards, value_loss
 from .exact_best import ExactMove, exact_move, expected_worth, move_tokens
 from .experience import Experience, PromptSource, StepFacts, gather, rollout_seed, shaped_rewards
+from .ranks import check_same, everywhere, my_share, sum_gradients
 
 # %% ../../nbs/grpo/05_step.ipynb #95034b97
 class Learner:
@@ -91,9 +94,9 @@ def _micro_batches(
     group_size: int, # G
     size: int,       # completions in a backward pass, at most; but a group is never split
 ) -> list[Tensor]:   # prompt indices of each micro-batch
-    "Whole groups, short completions with short ones: less padding, and each prompt is computed once."
-    by_length = lengths.view(-1, group_size).amax(1).argsort(stable=True)
-    return list(by_length.split(max(1, size // group_size)))
+    "Whole groups of this rank's share, short completions with short ones: less padding, and each prompt is computed once."
+    by_length = my_share(lengths.view(-1, group_size).amax(1).argsort(stable=True))
+    return [groups for groups in by_length.split(max(1, size // group_size)) if len(groups)]
 
 # %% ../../nbs/grpo/05_step.ipynb #3b75758f
 def is_out_of_memory(
@@ -167,7 +170,7 @@ def _kl(facts, old_logprobs, mask, estimator, direction):
 
 @torch.no_grad()
 def _look_back(learner, r: Rollouts) -> tuple[Tensor, Tensor]: # values (B, T), KL (B, T)
-    "Values and KL of the completions, before the update."
+    "Values and KL of the completions, before the update; 0 at those of other ranks."
     config, values, kl = learner.config, torch.zeros_like(r.logprobs), torch.zeros_like(r.logprobs)
     for groups in _micro_batches(r.completion_mask.sum(1), r.group_size, learner.micro_batch_size):
         part, into = r.select(groups), _rows(groups, r.group_size)
@@ -207,7 +210,8 @@ def make_targets(
         if facts.step > config.ema_warmup_steps: rewards = learner.reward_moments.normalize(rewards)
     penalties = torch.zeros_like(r.logprobs)
     in_reward = config.kl_in == 'reward' and learner.reference
-    if in_reward or learner.value_head: values, penalties = _fitting(_look_back, learner, r)
+    if in_reward or learner.value_head:
+        values, penalties = (reduce(torch.add, found) for found in zip(*everywhere(lambda: _fitting(_look_back, learner, r))))
     if config.baseline == 'value': return _value_targets(learner, r, rewards, values, kl_coef*penalties, kl_coef, facts)
     if in_reward: rewards = rewards - kl_coef * penalties.sum(1).view_as(rewards).cpu()
     known = None
@@ -338,7 +342,7 @@ def minibatches(
 
 # %% ../../nbs/grpo/05_step.ipynb #f110b78d
 def _gradient(learner, r: Rollouts, targets: Targets) -> list[PassSums]: # of each micro-batch
-    "The gradient of some rollouts."
+    "This rank's share of the gradient of some rollouts."
     config, tokens, parts = learner.config, trained_tokens(r, learner.config), []
     denominator = loss_denominator(tokens, config.loss_type, config.max_length)
     learner.optimizer.zero_grad()
@@ -352,7 +356,9 @@ def _gradient(learner, r: Rollouts, targets: Targets) -> list[PassSums]: # of ea
 
 def _optimizer_step(learner, r: Rollouts, targets: Targets) -> tuple[PassSums, float]: # and the norm of the gradient before clipping
     "One optimizer step on some rollouts. Raises FloatingPointError before a weight changes."
-    sums = PassSums.total(_fitting(_gradient, learner, r, targets))
+    parts = everywhere(lambda: _fitting(_gradient, learner, r, targets))
+    sum_gradients(learner.parameters())
+    sums = PassSums.total(list(chain(*parts)))
     norm = torch.nn.utils.clip_grad_norm_(learner.parameters(), learner.config.grad_clip).item()
     if not math.isfinite(norm + sums.loss):
         raise FloatingPointError(f'loss {sums.loss} with gradient norm {norm} cannot be learned from')
@@ -423,7 +429,7 @@ def _distance(
     learner: Learner,      # with a `start`
     r: Rollouts,           # sampled by its model
 ) -> tuple[float, float]:  # nats per token, nats per sequence
-    "The exact KL from the sampling distributions to those of the starting weights."
+    "The exact KL from the sampling distributions to those of the starting weights; this rank's share of the mean."
     mask, nats = trained_tokens(r, learner.config), 0.
     for groups in _micro_batches(r.completion_mask.sum(1), r.group_size, learner.micro_batch_size):
         part = r.select(groups)
@@ -447,7 +453,8 @@ def train_step(
     batch, facts = gather(learner.model, learner.tokenizer, source, _sampling(learner), step, learner.scorer)
     gathered = time.perf_counter()
     if learner.start and step % config.kl_every == 0:
-        facts.kl_nats_per_token, facts.kl_nats_per_sequence = _fitting(_distance, learner, batch.rollouts)
+        found = everywhere(lambda: _fitting(_distance, learner, batch.rollouts))
+        facts.kl_nats_per_token, facts.kl_nats_per_sequence = map(sum, zip(*found))
     targets = make_targets(learner, batch, facts)
     _learn(learner, batch, targets, facts)
     now = time.perf_counter()
@@ -455,6 +462,7 @@ def train_step(
     facts.learning_rate, facts.recoveries = lr, learner.recoveries
     facts.best_reward = learner.best_reward = max(learner.best_reward, facts.reward_mean)
     facts.weight_norm = torch.stack([p.detach().norm() for p in learner.parameters()]).norm().item()
+    check_same(facts.weight_norm, 'the norm of the weights')
     return facts.row(), _sample_rows(step, batch, targets.advantages, config.log_completions)
 
 # %% ../../nbs/grpo/05_step.ipynb #ffdf7647

@@ -231,11 +231,12 @@ def generate(
     top_p: float|list = 1.0,       # and of these from the fewest that hold this share, above 0; 1: all; ignored where greedy; one number, or one per prompt
     limits: list|None = None,      # longest completion of each prompt, below or above max_new_tokens; None: max_new_tokens for all; other prompts' draws stay the same
     vocabulary: Tensor|None = None,# (K,) int64, ascending, the end token among them: the only ids that are drawn, and the only ones with a probability; None: all
+    places: list|None = None,      # place of each prompt in the batch that these are a part of, where it gets the same draws; None: 0, 1, 2, …
 ) -> Rollouts:                     # P·G completions, prompt-major, without gradients
     "Sample completions until their end tokens, with the log-probability of each token under the distribution it was drawn from."
     if group_size < 1: raise ValueError(f'group_size must be at least 1, not {group_size}')
     if max_new_tokens < 1: raise ValueError(f'max_new_tokens must be at least 1, not {max_new_tokens}')
-    device, n_positions, B = model.wte.weight.device, model.config.n_positions, len(prompts)*group_size
+    device, n_positions = model.wte.weight.device, model.config.n_positions
     if vocabulary is not None:
         if tokenizer.eot not in vocabulary: raise ValueError(f'the vocabulary lacks the end token {tokenizer.eot}')
         vocabulary = vocabulary.to(device)
@@ -244,7 +245,9 @@ def generate(
                      lambda x: x >= 1 and x.is_integer(), 'be a whole number, 1 or more').long().to(device)
     prompt_ids, prompt_mask = _encode_prompts(tokenizer, prompts, n_positions, device)
     most = most.minimum(n_positions - prompt_mask.sum(1))
-    noise = _draws(B, int(most.max()), max_new_tokens, seed).to(device)
+    places = torch.arange(len(prompts)) if places is None else torch.tensor(places)
+    rows = (places[:, None]*group_size + torch.arange(group_size)).flatten()   # of the batch
+    noise = _draws(int(rows.max()) + 1, int(most.max()), max_new_tokens, seed)[rows].to(device)
     was_training = model.training
     model.eval()
     try:

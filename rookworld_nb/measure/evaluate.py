@@ -79,7 +79,7 @@ def judge_rows(
     settings = settings or dict.fromkeys('PA', dict(temperature=temperature))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].kind, len(prompts[i])))
     texts = [None] * len(rows)
-    for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', disable=None):
+    for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', leave=None, disable=None):
         batch = order[start:start+batch_size]
         how = {name: [settings[rows[i].kind][name] for i in batch] for name in settings['P']}
         if limits: how['limits'] = [limits[rows[i].kind] for i in batch]

@@ -11,6 +11,7 @@ import io
 import re
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from matplotlib.figure import Figure
 from ..page import embedded, escaped, number
@@ -24,11 +25,11 @@ def _img(data: bytes, kind: str) -> str:
     return f'<img src="data:image/{kind};base64,{base64.b64encode(data).decode()}">'
 
 
-def _figure(fig: Figure|None) -> str:
-    "A figure of `report.curves` as a picture."
+def _figure(fig: Figure|None, words: str = '') -> str:
+    "A figure of `report.curves` as a picture, with words below it."
     if fig is None: return ''
     fig.savefig(out := io.BytesIO(), format='png', dpi=80, facecolor='white')
-    return f'<figure>{_img(out.getvalue(), "png")}</figure>'
+    return f'<figure>{_img(out.getvalue(), "png")}<figcaption>{words}</figcaption></figure>'
 
 
 def _boards_as_pictures(html: str) -> str:
@@ -40,7 +41,8 @@ def _pace(run: Run) -> str:
     "Time and memory, in a sentence."
     if not len(run.metrics): return 'The first evaluation comes before the first step.'
     usual, wanted = run.metrics.time_s.tail(20).median(), run.config.get('max_steps')
-    left = f', about {number((wanted - run.steps)*usual/60, whole=True)} minutes of steps left' if isinstance(wanted, int) and wanted > run.steps else ''
+    minutes = (wanted - run.steps)*usual/60 if isinstance(wanted, int) else 0
+    left = f', about {number(minutes, whole=True)} minute{"s" if minutes >= 1.5 else ""} of steps left' if minutes > 0.5 else ''
     memory = run.metrics.memory_gb.iloc[-1] if 'memory_gb' in run.metrics else None
     return f'{number(usual)} s a step{left}; {number(memory)} GB of memory.'
 
@@ -49,7 +51,8 @@ def _figures(run: Run, drawn: dict) -> str:
     "The curves; those of the evaluations are drawn again only when there is a new one, because they take the most time."
     if not len(run.metrics): return ''
     evals = len(run.evals), run.evals.step.max()
-    if drawn.get('evals') != evals: drawn.update(evals=evals, html=''.join(_figure(plot_evals(run, task)) for task in SHOWN))
+    if drawn.get('evals') != evals: drawn.update(evals=evals, html=''.join(
+        _figure(plot_evals(run, task), f'Task {task} on held-out prompts, with 95 % intervals.') for task in SHOWN))
     others = [_figure(plot_panels(run, next(iter(PANELS)))), _figure(plot_time(run))]
     return ''.join([_figure(plot_rewards(run)), drawn['html'], *others])
 
@@ -60,6 +63,7 @@ def live_html(
 ) -> str:              # HTML for the output of a cell; without SVG, links, scripts or other files
     "What a run has done so far: its head, its pace, its last lines, curves, and the last completion of each task."
     run = load_run(run_dir)
+    run = replace(run, notes=tuple(note for note in run.notes if not note.endswith('is not there (yet).')))
     log = run.directory/'train.log'
     lines = log.read_text().splitlines()[-6:] if log.exists() else []
     cards = ''.join(completion_card(row, f'live{i}x') for i, (_, row) in enumerate(run.completions.groupby('task').tail(1).iterrows()))

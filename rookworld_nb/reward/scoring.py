@@ -50,6 +50,12 @@ def _truth(source, example, answers):
     return answers.get(example.fen, (example.target, None)) if example.kind == 'P' else (example.target, None)
 
 
+def _grade(source, example, text, answers, weights):
+    if source == 'rules': return score_by_rules(example.prompt(), text, weights)
+    target, values = _truth(source, example, answers)
+    return score(example.prompt(), text, target, weights=weights, values=values)
+
+
 def _valued(pool, pairs):
     "Target and values of every P position, from pairs of an example and a completion. Raises EngineLost."
     listed = {a.fen: a for a in pool.analyse(list(dict.fromkeys(example.fen for example, _ in pairs)))}
@@ -96,13 +102,8 @@ class Scorer(contextlib.AbstractContextManager):
         asked = [(i // group_size, text) for i, text in enumerate(completions)]   # number of the prompt, completion
         answers = self._ask_engine([(examples[i], text) for i, text in asked])
         structure, found = structure_at(step, self.warmup_steps), {}
-        for i, text in dict.fromkeys(asked): found[i, text] = shape_reward(self._grade(examples[i], text, answers), self.shaping, structure)
+        for i, text in dict.fromkeys(asked): found[i, text] = shape_reward(_grade(self.source, examples[i], text, answers, self.weights), self.shaping, structure)
         return [found[pair] for pair in asked]
-
-    def _grade(self, example, text, answers):
-        if self.source == 'rules': return score_by_rules(example.prompt(), text, self.weights)
-        target, values = _truth(self.source, example, answers)
-        return score(example.prompt(), text, target, weights=self.weights, values=values)
 
     def facts(self) -> dict: # engine_restarts, engine_lost; empty without an engine
         "Facts about the engine for the metrics row."

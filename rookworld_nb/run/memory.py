@@ -19,6 +19,7 @@ from ..config import TrainConfig
 from ..files import read_json, write_at_once
 from ..lm.generate import Rollouts
 from ..grpo.experience import PromptSource, sampling_settings
+from ..grpo.ranks import by_one, neighbours, world
 from ..grpo.step import Learner, Targets, backward_pass, is_out_of_memory
 
 # %% ../../nbs/run/00_memory.ipynb #eebde859
@@ -183,23 +184,28 @@ def fit_into_memory(
     say: Callable[[str], None], # takes a line for the log
 ) -> None:
     "With micro_batch_size auto: measure what fits, once in a run, and use it."
-    config, file = learner.config, directory/'memory_profiles.json'
-    if config.micro_batch_size != 'auto': return
+    if learner.config.micro_batch_size != 'auto': return
+    chosen = by_one(lambda: _chosen(learner, source, directory/'memory_profiles.json', say))
+    learner.micro_batch_size = min(learner.micro_batch_size, chosen)
+
+
+def _chosen(learner, source, file, say) -> int: # completions
+    "What fits, measured or read."
     told = read_json(file, dict, [])
     if not told:
         told, sentence = _profile(learner, source)
         if 'sizes' in told: write_at_once(file, json.dumps(told, indent=1) + '\n')
         say(sentence)
-    learner.micro_batch_size = min(learner.micro_batch_size, told['chosen'])
+    return told['chosen']
 
 
 def _profile(learner, source) -> tuple[dict, str]: # for JSON; for the log
     "Measure, and say what was found."
     config, device = learner.config, learner.model.wte.weight.device
-    G, most = config.group_size, config.group_size*math.ceil(config.prompts_per_step/config.minibatches)
+    G, most = config.group_size, config.group_size*math.ceil(config.prompts_per_step/config.minibatches/world())
     if device.type != 'cuda' and (device.type != 'cpu' or 'VmPeak' not in _status()):
         return dict(chosen=TrainConfig.micro_batch_size), f'memory cannot be measured here: micro-batches of {TrainConfig.micro_batch_size} completions'
-    limits = free_memory(device)
+    limits = {name: gb/neighbours(device.type) for name, gb in free_memory(device).items()}   # for each process that shares it
     limit, free = next(iter(limits.items()))
     chosen, found = largest_that_fits(lambda size: update_memory(learner, source, size), G, most, SHARE*free)
     sizes = [dict(micro_batch_size=size, peak_gb=taken and round(taken, 4), headroom_gb=taken and round(free - taken, 4), chosen=size == chosen)

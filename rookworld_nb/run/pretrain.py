@@ -28,6 +28,7 @@ from ..chess.dataset import load_rows
 from ..lm.model import GPT, PRESETS
 from ..lm.tokenizer import load_tokenizer
 from ..lm.loader import load_model, pick_device
+from ..grpo.ranks import by_one, everywhere, joined, rank, sum_gradients, together, world
 from ..measure.evaluate import judge_rows, summarize
 from .targets import Batch, completion_loss, RowStream, data_shards, task_of_step
 from .checkpoint import (check_origin, config_changes, latest_good_checkpoint,
@@ -175,21 +176,24 @@ def pretrain_optimizer(
 def supervised_step(
     model: GPT,                       # in training mode
     optimizer: torch.optim.Optimizer, # of its parameters
-    batch: Batch,                     # what to learn
+    batch: Batch,                     # what to learn; of several ranks, this rank's share
     peaks: list[float],               # highest learning rate of each group
     factor: float,                    # share of it in this step
     grad_clip: float = 1.0,           # largest norm of the gradient
 ) -> tuple[float, float]:             # loss before the step, nats per completion token; norm of the gradient before clipping
     "One step down the completion loss. Raises RuntimeError, before any weight has moved, when the loss or the gradient is not finite."
     for group, peak in zip(optimizer.param_groups, peaks): group['lr'] = peak * factor
-    loss = completion_loss(model, batch.to(next(model.parameters()).device))
+    tokens = sum(everywhere(lambda: int(batch.learned.sum())))
+    loss = completion_loss(model, batch.to(next(model.parameters()).device), tokens)
     optimizer.zero_grad()
     loss.backward()
+    sum_gradients(model.parameters())
+    loss = sum(everywhere(loss.item))
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip).item()
-    if not math.isfinite(loss.item() + norm):
-        raise RuntimeError(f'the loss is {loss.item()}, the norm of its gradient {norm}: a lower learning_rate may help')
+    if not math.isfinite(loss + norm):
+        raise RuntimeError(f'the loss is {loss}, the norm of its gradient {norm}: a lower learning_rate may help')
     optimizer.step()
-    return loss.item(), norm
+    return loss, norm
 
 # %% ../../nbs/run/05_pretrain.ipynb #837636e4
 # what a resumed run may change without being allowed to
@@ -257,9 +261,9 @@ def _branch(out, source):
 
 def _take_up(out, config, model, optimizer, origin, allow_config_change):
     "Restore the last intact checkpoint, report what has changed since, and return the number of steps done."
-    log, (found, told), done = RunLog(out), starting_point(out), 0
+    log, (found, told), done = RunLog(out), by_one(lambda: starting_point(out)), 0
     if found:
-        state = load_checkpoint(found, model, optimizer, generators=True)
+        state = together(lambda: load_checkpoint(found, model, optimizer, generators=True))
         done, was, now = state['step'], state['config'], asdict(config)
         if done > config.max_steps:
             raise ValueError(f'{out} has done {done} steps, more than max_steps {config.max_steps}')
@@ -268,8 +272,10 @@ def _take_up(out, config, model, optimizer, origin, allow_config_change):
         begun = done - (was['max_steps'] - was['decay_steps'])
         if begun > 0 and changes.keys() & {'max_steps', 'decay_steps'}:
             told.append(f'{begun} steps of a decay had been made by then')
-    log.rewind(done, keep_eval=True)
-    for s in [f'goes on from {found.name}' if found else 'starts over, there is no checkpoint yet', *told]: log.say(f'{out}: {s}')
+    def tidy():
+        log.rewind(done, keep_eval=True)
+        for s in [f'goes on from {found.name}' if found else 'starts over, there is no checkpoint yet', *told]: log.say(f'{out}: {s}')
+    by_one(tidy)
     return done
 
 
@@ -287,19 +293,28 @@ def pretrain(
     allow_config_change: bool = False, # continue even with other choices or other rows
 ) -> Path:                     # the run directory; `load_model` opens it
     "Supervised training from scratch (or from `init`) on P rows of files and generated A rows."
-    out = reopen_run(resume, config, allow_config_change, _PRETRAIN_MAY_CHANGE) if resume else None
+    with joined(pick_device(config.device)):
+        if config.batch_size < world():
+            raise ValueError(f'batch_size {config.batch_size} is less than a row for each of {world()} processes')
+        return _pretrain(config, resume, allow_config_change)
+
+
+def _pretrain(config, resume, allow_config_change):
+    "The run, once all processes are there."
+    out = together(lambda: reopen_run(resume, config, allow_config_change, _PRETRAIN_MAY_CHANGE)) if resume else None
     if config.threads: torch.set_num_threads(config.threads)
     seed_generators(config.seed)
-    model, tokenizer = starting_model(config)
+    model, tokenizer = together(lambda: starting_model(config))
     optimizer, shards = pretrain_optimizer(config, model, tokenizer), data_shards(config.data)
-    origin, held_out, is_new = _origin(config, model, shards), _held_out(config, shards), out is None
-    out = out or open_run(config.output_dir)
-    with only_writer(out):
-        if is_new and config.branch_from: _branch(out, config.branch_from)
+    origin, held_out, is_new = by_one(lambda: _origin(config, model, shards)), together(lambda: _held_out(config, shards)), out is None
+    out = out or by_one(lambda: open_run(config.output_dir))
+    with contextlib.ExitStack() as lock:
+        by_one(lambda: lock.enter_context(only_writer(out)))
+        if is_new and config.branch_from: by_one(lambda: _branch(out, config.branch_from))
         peaks = [g['lr'] for g in optimizer.param_groups]
         done = 0 if is_new and not config.branch_from else _take_up(out, config, model, optimizer, origin, allow_config_change)
-        write_at_once(out/'config.json', config.to_json())
-        if not (out/'pretrain.json').exists(): _write_recipe(out, config, model, origin, 0)
+        by_one(lambda: write_at_once(out/'config.json', config.to_json()))
+        by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, model, origin, 0))
         with Interrupt() as interrupt, _kept(out), RowStream(config, shards, tokenizer.name) as stream:
             _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt)
     return out
@@ -308,29 +323,31 @@ def pretrain(
 def _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt):
     "Train step by step; evaluate and save when due, and at the end."
     log, rates, recent = RunLog(out), deque(maxlen=100), dict(P=deque(maxlen=50), A=deque(maxlen=50))
-    with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=None) as bar:
+    with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=rank() > 0 or None) as bar:
         for step in range(done + 1, config.max_steps + 1):
-            kind, batch = _longest_checked(stream.batch(step - 1), model)
+            found = stream.batch(step - 1)
+            kind, batch = together(lambda: _longest_checked(found, model))
             began = time.perf_counter()
             factor = _learning_rate_factor(step - 1, config.max_steps, config.warmup_steps, config.decay_steps)
             loss, norm = supervised_step(model, optimizer, batch, peaks, factor, config.grad_clip)
             seconds = time.perf_counter() - began
-            log.append('metrics', [dict(step=step, task=kind, loss=round(loss, 5), grad_norm=round(norm, 4),
-                                        learning_rate=peaks[0]*factor, rows=config.batch_size, time_s=round(seconds, 4))])
+            row = dict(step=step, task=kind, loss=round(loss, 5), grad_norm=round(norm, 4),
+                       learning_rate=peaks[0]*factor, rows=config.batch_size, time_s=round(seconds, 4))
+            by_one(lambda: log.append('metrics', [row]))
             rates.append(config.batch_size/seconds)
             recent[kind].append(loss)
             bar.update()
             line = ', '.join([f'{k} {sum(v)/len(v):.3f}' for k, v in recent.items() if v] + [f'{sum(rates)/len(rates):.0f} rows/s'])
             bar.set_postfix_str(line, refresh=False)
-            asked, last = interrupt.asked, step == config.max_steps
+            asked, last = any(everywhere(lambda: interrupt.asked)), step == config.max_steps
             if last or config.eval_every and step % config.eval_every == 0:
-                _measure(config, model, tokenizer, log, step, held_out)
+                by_one(lambda: _measure(config, model, tokenizer, log, step, held_out))
             if last or asked or step % config.save_every == 0:
-                log.say(f'Step {step:6} | {line} | learning rate {peaks[0]*factor:.2g}')
+                by_one(lambda: log.say(f'Step {step:6} | {line} | learning rate {peaks[0]*factor:.2g}'))
                 state = dict(step=step, config=asdict(config), origin=origin)
-                save_checkpoint(out, step, model, tokenizer, optimizer, state, config.keep_last)
+                by_one(lambda: save_checkpoint(out, step, model, tokenizer, optimizer, state, config.keep_last))
             if asked and not last: raise KeyboardInterrupt(f'saved at step {step}')
-    _write_recipe(out, config, model, origin, config.max_steps)
+    by_one(lambda: _write_recipe(out, config, model, origin, config.max_steps))
 
 
 def _longest_checked(found, model):

@@ -32,6 +32,7 @@ from ..chess.positions import choose_move, split_of
 from ..chess.synthetic import generate_transitions, move_counts, special_rows
 from ..lm.tokenizer import load_tokenizer
 from ..lm.model import GPT
+from ..grpo.ranks import by_one, my_share, rank, world
 
 # %% ../../nbs/run/04_targets.ipynb #09954fbb
 def best_first(
@@ -212,7 +213,8 @@ class TokenRows:
 def completion_loss(
     model: GPT,    # any
     batch: Batch,  # on the model's device
-) -> Tensor:       # scalar, mean cross-entropy in nats per learned token
+    tokens: int|None = None, # learned tokens of the whole batch, when this is a part of it; None: of this one
+) -> Tensor:       # scalar, mean cross-entropy in nats per learned token; the parts of a batch add up
     "The cross-entropy between target and model, over the places that are learned."
     first = int(batch.learned.any(0).nonzero()[0])
     learned, ids = batch.learned[:, first:], batch.ids[:, first:]
@@ -222,7 +224,7 @@ def completion_loss(
     number = learned.flatten().cumsum(0).view_as(learned) - 1    # which of the N a place is
     odds = logprobs[number[batch.soft_row, batch.soft_column - first], batch.soft_token] # (K,)
     odds = torch.where(batch.soft_weight < 0, -torch.log1p(-odds.exp().clamp(max=1 - 1e-6)), odds)
-    return -((batch.weights[:, first:][learned]*written).sum() + (batch.soft_weight*odds).sum()) / len(written)
+    return -((batch.weights[:, first:][learned]*written).sum() + (batch.soft_weight*odds).sum()) / (tokens or len(written))
 
 # %% ../../nbs/run/04_targets.ipynb #fb369c7c
 def task_of_step(
@@ -370,28 +372,27 @@ class RowStream:
         self.blocks = {}
 
     def _block(self, kind, number):
-        "This block; the next one is started."
-        if not self.pool:
-            if (kind, number) not in self.blocks: self.blocks = {k: b for k, b in self.blocks.items() if k[0] != kind}
-            return self.blocks.setdefault((kind, number), None) or self._keep(kind, number, _make_block(kind, number, *self.rest))
-        for n in (number, number + 1):
-            if (kind, n) not in self.blocks: self.blocks[kind, n] = self.pool.submit(_make_block, kind, n, *self.rest)
-        for old in [k for k in self.blocks if k[0] == kind and not number <= k[1] <= number + 1]: del self.blocks[old]
-        found = self.blocks[kind, number]
-        return found if isinstance(found, TokenRows) else self._keep(kind, number, found.result())
+        "This block; the next ones are started. Of several ranks each makes its share of the blocks, and sends them to all."
+        if isinstance(found := self.blocks.get((kind, number)), TokenRows): return found
+        ahead = range(number, number + 1 + world()) if self.pool else [number]
+        for old in [k for k in self.blocks if k[0] == kind and k[1] not in ahead]: del self.blocks[old]
+        for n in ahead:
+            if self.pool and n % world() == rank() and (kind, n) not in self.blocks:
+                self.blocks[kind, n] = self.pool.submit(_make_block, kind, n, *self.rest)
+        self.blocks[kind, number] = by_one(lambda: self._made(kind, number), number % world())
+        return self.blocks[kind, number]
 
-    def _keep(self, kind, number, block):
-        self.blocks[kind, number] = block
-        return block
+    def _made(self, kind, number):
+        return self.blocks[kind, number].result() if self.pool else _make_block(kind, number, *self.rest)
 
     def batch(self,
         step: int,           # from 0
-    ) -> tuple[str, Batch]:  # task, batch_size rows
+    ) -> tuple[str, Batch]:  # task, batch_size rows; of several ranks, this rank's share of them
         "The batch of a step."
         size = self.config.batch_size
         kind, before = task_of_step(step, self.config.env_ratio)
         number, at = divmod(before, self.config.block_rows // size)
-        return kind, self._block(kind, number).batch(torch.arange(at*size, (at + 1)*size))
+        return kind, self._block(kind, number).batch(my_share(torch.arange(at*size, (at + 1)*size)))
 
     def close(self) -> None:
         "End the processes."

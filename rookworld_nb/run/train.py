@@ -29,6 +29,7 @@ from ..lm.loader import load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
 from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.step import Learner, train_step
+from ..grpo.ranks import by_one, everywhere, joined, rank, together, world
 from ..measure.evaluate import compare, judge_rows, judge_trivial, summarize
 from .checkpoint import (CheckpointError, check_origin, checkpoint_step, config_changes, is_complete,
                                          list_checkpoints, load_checkpoint, mark_stable, only_writer, origin_of,
@@ -106,7 +107,7 @@ def open_run(
 
 # %% ../../nbs/run/03_train.ipynb #77c4a381
 class Interrupt:
-    "Ctrl-C and SIGTERM set `asked`, and the loop stops after the step in progress. Inside `at_once`, and the second time, they raise KeyboardInterrupt."
+    "Ctrl-C and SIGTERM set `asked`, and the loop stops after the step in progress. Inside `at_once`, and the second time (but torchrun repeats each signal), they raise KeyboardInterrupt."
     def __enter__(self):
         self.asked, self.patient, self.before = False, True, {}
         if threading.current_thread() is threading.main_thread():
@@ -117,7 +118,7 @@ class Interrupt:
         for s, handler in self.before.items(): signal.signal(s, handler)
 
     def _ask(self, number, frame):
-        if self.asked or not self.patient: raise KeyboardInterrupt
+        if self.asked and world() == 1 or not self.patient: raise KeyboardInterrupt
         self.asked = True
 
     @contextlib.contextmanager
@@ -305,9 +306,9 @@ def _keep(out: Path, step: int, running: Running, origin: dict) -> None:
 def _take_up(out: Path, running: Running, origin: dict, allow_config_change: bool) -> int: # steps done
     "Restore the last intact checkpoint, and report what has changed since."
     learner = running.learner
-    log, config, (found, told), done = RunLog(out), learner.config, starting_point(out), 0
+    log, config, (found, told), done = RunLog(out), learner.config, by_one(lambda: starting_point(out)), 0
     if found:
-        state = load_checkpoint(found, learner.model, learner.optimizer, learner.modules(), generators=True)
+        state = together(lambda: load_checkpoint(found, learner.model, learner.optimizer, learner.modules(), generators=True))
         done, changes = state['step'], config_changes(state['config'], asdict(config))
         if done > config.max_steps:
             raise ValueError(f'{out} has done {done} steps, more than max_steps {config.max_steps}')
@@ -321,11 +322,13 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
         if 'max_steps' in changes:
             told.append(f'the learning rate follows the schedule of {config.max_steps} steps from here on, so this '
                         f'is not the run that it would have been with max_steps {config.max_steps} from the start')
-    keep_eval = _close_comparison(out, done) and not _evaluation_due(done, config)
-    log.rewind(done, keep_eval, learner.recoveries)
-    for file in _POST_MORTEM: (out/file).unlink(missing_ok=True)
-    for sentence in [f'goes on from {found.name}' if found else 'starts over, there is no checkpoint yet', *told]:
-        log.say(f'{out}: {sentence}')
+    def tidy():
+        keep_eval = _close_comparison(out, done) and not _evaluation_due(done, config)
+        log.rewind(done, keep_eval, learner.recoveries)
+        for file in _POST_MORTEM: (out/file).unlink(missing_ok=True)
+        for sentence in [f'goes on from {found.name}' if found else 'starts over, there is no checkpoint yet', *told]:
+            log.say(f'{out}: {sentence}')
+    by_one(tidy)
     return done
 
 
@@ -361,21 +364,24 @@ def _intact_stable(log: RunLog) -> Path|None:
 
 def _go_back(log: RunLog, running: Running, begin, origin: dict) -> tuple[Running, int]: # the run as it was then; steps done
     "Back to the stable checkpoint, or to the beginning; from there with a smaller learning rate and other samples."
-    out, old, stable = log.directory, running.learner, _intact_stable(log)
+    out, old, stable = log.directory, running.learner, by_one(lambda: _intact_stable(log))
     config, done, recoveries = old.config, checkpoint_step(stable) if stable else 0, old.recoveries + 1
-    log.set_aside(done, recoveries)
+    by_one(lambda: log.set_aside(done, recoveries))
     running = begin()
     learner = running.learner
     if stable:
-        running.load_state_dict(
-            load_checkpoint(stable, learner.model, learner.optimizer, learner.modules(), generators=True))
+        running.load_state_dict(together(
+            lambda: load_checkpoint(stable, learner.model, learner.optimizer, learner.modules(), generators=True)))
     learner.recoveries, learner.micro_batch_size = recoveries, old.micro_batch_size
-    if stable: _keep(out, done, running, origin)                                  # from here on, the recovery is recorded
-    else: rotate_checkpoints(out, 0, config.keep_last, config.keep_best)
-    log.rewind(done, recoveries=recoveries)
-    log.say(f'{out}: recovery {recoveries} of {config.max_recoveries}: '
-            f'back to {stable.name if stable else "the beginning"}, '
-            f'learning rate times {config.recovery_lr_factor**recoveries:g}, other samples')
+
+    def tidy():
+        if stable: _keep(out, done, running, origin)                                  # from here on, the recovery is recorded
+        else: rotate_checkpoints(out, 0, config.keep_last, config.keep_best)
+        log.rewind(done, recoveries=recoveries)
+        log.say(f'{out}: recovery {recoveries} of {config.max_recoveries}: '
+                f'back to {stable.name if stable else "the beginning"}, '
+                f'learning rate times {config.recovery_lr_factor**recoveries:g}, other samples')
+    by_one(tidy)
     return running, done
 
 
@@ -415,18 +421,19 @@ def train(
     "Fine-tune with GRPO, from the first evaluation to the last. Raises HealthError when the run breaks and going back does not help."
     config = _with_reward(config, scorer)
     if watch and not callable(watch): raise ValueError('watch must be a function, such as report.live.Live(); rookworld_nb.train takes True')
-    out = reopen_run(resume, config, allow_config_change) if resume else None
-    if out and is_complete(out, config): return out
-    if config.threads: torch.set_num_threads(config.threads)
-    with make_scorer(config, scorer) as scorer: return _train(config, out, scorer, allow_config_change, watch)
+    with joined(pick_device(config.device)):
+        out = together(lambda: reopen_run(resume, config, allow_config_change)) if resume else None
+        if out and is_complete(out, config): return out
+        if config.threads: torch.set_num_threads(config.threads)
+        with together(lambda: make_scorer(config, scorer)) as scorer: return _train(config, out, scorer, allow_config_change, watch)
 
 
 def _train(config, out, scorer, allow_config_change, watch):
     "The run, in a new directory or in a resumed one."
-    model, tokenizer = load_model(config.model, pick_device(config.device))
-    source, held_out = load_prompts(config)
-    _try_reward(scorer, held_out, config.env_ratio)
-    origin, first = origin_of(config, model), source.state_dict()
+    model, tokenizer = together(lambda: load_model(config.model, pick_device(config.device)))
+    source, held_out = together(lambda: load_prompts(config))
+    together(lambda: _try_reward(scorer, held_out, config.env_ratio))
+    origin, first = _same_origin(config, model), source.state_dict()
 
     def begin(model=None):
         "The run before its first step."
@@ -435,17 +442,31 @@ def _train(config, out, scorer, allow_config_change, watch):
         model = model or load_model(config.model, pick_device(config.device))[0]
         return Running(Learner(model, tokenizer, config, scorer), source, HealthMonitor(config))
 
-    running, is_new, out = begin(model), out is None, out or open_run(config.output_dir)
-    with only_writer(out):
+    running, is_new, out = begin(model), out is None, out or by_one(lambda: open_run(config.output_dir))
+    with contextlib.ExitStack() as lock:
+        by_one(lambda: lock.enter_context(only_writer(out)))
         done = 0 if is_new else _take_up(out, running, origin, allow_config_change)
-        write_at_once(out/'config.json', config.to_json())
-        _repeat(running, begin, held_out, RunLog(out, watch), done, origin)
+        by_one(lambda: write_at_once(out/'config.json', config.to_json()))
+        _repeat(running, begin, held_out, RunLog(out, None if rank() else watch), done, origin)
     return out
+
+
+def _same_origin(config, model):
+    "`origin_of`, which must be the same on all ranks."
+    first, *others = everywhere(lambda: origin_of(config, model))
+    for r, other in enumerate(others, 1):
+        if other != first: raise ValueError(f'rank {r} begins with {other}, rank 0 with {first}')
+    return first
 
 # %% ../../nbs/run/03_train.ipynb #47ef49ac
 def _step(running: Running, log: RunLog, step: int) -> list: # signals
     "One step: train, judge, write the row."
     row, samples = _scored(running, step)
+    return by_one(lambda: _note(running, log, step, row, samples))
+
+
+def _note(running, log, step, row, samples):
+    "Judge a step and write its row."
     row['memory_gb'] = process_memory_gb()
     signals = running.monitor.check(row)
     row['health'] = worst([s for s in signals if s.name not in MACHINE])
@@ -490,25 +511,26 @@ def _repeat(running, begin, held_out, log, done, origin):
         log.say(_check_line(step, _part_of(before['greedy'], part), judged, time.perf_counter() - began))
 
     with (Interrupt() as interrupt, _kept(out), _shown(log),
-          tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=None) as bar):
-        before, step = _before(out, done, measure), done
-        if not done: log.say(_legend(config))
+          tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=rank() > 0 or None) as bar):
+        before, step = by_one(lambda: _before(out, done, measure)), done
+        if not done: by_one(lambda: log.say(_legend(config)))
         if done < config.max_steps: fit_into_memory(running.learner, running.source, out, log.say)
         while step < config.max_steps:
-            if _evaluation_due(step, config): measure(step)
-            if _check_due(step, config): check(step)
+            if _evaluation_due(step, config): by_one(lambda: measure(step))
+            if _check_due(step, config): by_one(lambda: check(step))
             step += 1
-            try: signals, asked = _step(running, log, step), interrupt.asked
+            try: signals, asked = _step(running, log, step), any(everywhere(lambda: interrupt.asked))
             except RewardError:
-                keep(step - 1, step > 1 and step - 1 not in map(checkpoint_step, list_checkpoints(out)))
+                by_one(lambda: keep(step - 1, step > 1 and step - 1 not in map(checkpoint_step, list_checkpoints(out))))
                 raise
             if worst(signals) == LEVELS.index('act'):
                 if running.learner.recoveries >= config.max_recoveries:
-                    _give_up(out, step, signals, running.learner.recoveries)
+                    by_one(lambda: _give_up(out, step, signals, running.learner.recoveries))
                 running, step = _go_back(log, running, begin, origin)
             else:
-                keep(step, asked or step == config.max_steps or step % config.save_every == 0 or _evaluation_due(step, config))
+                saving = asked or step == config.max_steps or step % config.save_every == 0 or _evaluation_due(step, config)
+                by_one(lambda: keep(step, saving))
             bar.update(step - bar.n)
             if log.watch: log.watch(out, False)
             if asked: raise KeyboardInterrupt(f'saved at step {step}')
-        write_at_once(out/'comparison.json', _compare_runs(before, measure(config.max_steps), held_out))
+        by_one(lambda: write_at_once(out/'comparison.json', _compare_runs(before, measure(config.max_steps), held_out)))

@@ -1,0 +1,224 @@
+"""Two processes make the run that one makes, to 1e-6; a killed one ends the run with one sentence, and any number of processes goes on with it.
+Most processes here are forked, with the environment that torchrun would give them; one run is torchrun's own. RANKS=all for every kind of run."""
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+import pytest
+from unittest.mock import patch
+from safetensors.numpy import load_file
+from rookworld_nb.apps import cli
+from rookworld_nb.lm.loader import load_model
+from rookworld_nb.lm.model import PRESETS
+from rookworld_nb.run import pretrain, train
+from runs import SECONDS, clean, end, in_child, some_positions, unmeasured, wait_until
+
+STEPS = 5
+COMMON = [*'--model nano --max_steps 5 --group_size 4 --env_ratio 0.34 --warmup_steps 2 --threads 1'.split(),
+          *'--max_positions 30 --max_new_tokens 40 --eval_prompts 2 --save_every 2'.split()]
+KINDS = {   # three groups on two ranks, where a mean of means is no mean; or one group a step, which leaves a rank without work
+    'refills, reference': '--prompts_per_step 3 --kl_coef 0.05 --kl_controller ziegler --kl_target 0.05 --kl_horizon 20 --reference_refresh_steps 2 --difficulty_filter',
+    'value head, KL in the reward': '--prompts_per_step 3 --baseline value --kl_coef 0.05 --kl_in reward --inner_steps 2 --overlong_buffer 20'}
+MORE = {'mean over tokens, minibatches': '--prompts_per_step 5 --minibatches 2 --loss_type dapo --kl_every 2 --entropy_coef 0.01 --advantage_scale batch',
+        'running means, one prompt': '--prompts_per_step 1 --baseline ema --normalize_rewards --ema_warmup_steps 1 --top_k 20',
+        'measured memory': '--prompts_per_step 3 --micro_batch_size auto', 'small micro-batches': '--prompts_per_step 5 --micro_batch_size 4 --max_refills 0'}
+if 'RANKS' in os.environ: KINDS |= MORE
+
+
+# ---- processes
+
+@contextlib.contextmanager
+def as_rank(r, n, port, err):
+    with patch.dict(os.environ, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port)), \
+            contextlib.redirect_stderr(open(err, 'w', buffering=1)), patch.object(cli, '_finish_run', print): yield
+
+
+def begin_ranks(command, args, folder, prepared=contextlib.nullcontext, n=2):
+    "Start a command as n ranks; what they say about errors goes to the files err-0, err-1, …"
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        port, pids = s.getsockname()[1], []
+    for r in range(n):
+        pids.append(os.fork())
+        if pids[-1]: continue
+        code = 1
+        try:
+            with as_rank(r, n, port, folder/f'err-{r}'), prepared(): code = command(list(map(str, args)))
+        finally: os._exit(code)
+    return pids
+
+
+def ranks(*how, **more): return [end(pid) for pid in begin_ranks(*how, **more)]
+def errors(folder): return [(folder/f'err-{r}').read_text() for r in (0, 1)]
+
+
+# ---- what they leave
+
+def rows(out): return [json.loads(line) for line in (out/'metrics.jsonl').read_text().splitlines()]
+def weights(out, step): return load_file(out/'checkpoints'/f'step-{step}'/'model.safetensors')
+
+
+@contextlib.contextmanager
+def exactly():
+    "Weights of 64 bits, so that nearly all rounding is gone (shares of clipped tokens are of 32), and whatever is left is a mistake; and no evaluations."
+    def load(*how):
+        model, tokenizer = load_model(*how)
+        return model.double(), tokenizer
+    with patch.object(train, 'load_model', load), unmeasured(): yield
+
+
+def check_rows(one, two, most=1e-6):
+    "Rows agree, but for times and memory; two columns are the largest rounding error of a batch, and agree to ten times as much."
+    assert [r['step'] for r in one] == [r['step'] for r in two]
+    for a, b in zip(one, two):
+        assert a.keys() == b.keys()
+        for name in a:
+            if name.startswith(('time_', 'memory_')): continue
+            if isinstance(a[name], float): assert abs(a[name] - b[name]) <= most*(10 if name in ('ratio_max', 'sampling_gap_nats') else 1), (a['step'], name, a[name], b[name])
+            else: assert a[name] == b[name], (a['step'], name, a[name], b[name])
+
+
+def check_weights(one, two, most=1e-6):
+    assert one.keys() == two.keys()
+    for name, a in one.items(): assert abs(a - two[name]).max() <= most, (name, abs(a - two[name]).max())
+
+
+def check_same(one, two, most=1e-6, step=STEPS):
+    check_rows(rows(one), rows(two), most)
+    check_weights(weights(one, step), weights(two, step), most)
+
+
+# ---- GRPO
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory): return ['--data', some_positions(tmp_path_factory.mktemp('rows'))]
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_two_ranks_make_the_run_of_one(data, tmp_path, kind):
+    args = [*COMMON, *KINDS[kind].split(), *data, '--max_steps', 3, '--output_dir']
+    assert in_child([*args, tmp_path/'one'], exactly()) == 0
+    assert ranks(cli.train_command, [*args, tmp_path/'two'], tmp_path, exactly) == [0, 0], errors(tmp_path)
+    check_same(tmp_path/'one', tmp_path/'two', 1e-8, 3)
+    found = rows(tmp_path/'one')
+    assert sum(r['grad_norm'] > 0.01 for r in found if not r['skipped']) >= 2   # or nothing was shown
+    assert (tmp_path/'two'/'completions.jsonl').read_text().count('\n') == (tmp_path/'one'/'completions.jsonl').read_text().count('\n')
+
+
+def test_a_signal_to_one_rank_saves_the_run(data, tmp_path):
+    "And one process goes on; then two go on with what one began."
+    args = [*COMMON, *'--prompts_per_step 3 --max_refills 0 --save_every 100'.split(), *data, '--output_dir']
+    pids = begin_ranks(cli.train_command, [*args, tmp_path/'run'], tmp_path, unmeasured)
+    wait_until(lambda: (f := tmp_path/'run'/'metrics.jsonl').exists() and f.read_text().count('\n') >= 1)
+    os.kill(pids[1], signal.SIGTERM)
+    assert [end(pid) for pid in pids] == [130, 130]
+    said = errors(tmp_path)
+    assert said[0].count('rookworld_train: interrupted: saved at step') == 1 and said[1] == ''
+    done = len(rows(tmp_path/'run'))
+    assert (tmp_path/'run'/'checkpoints'/f'step-{done}').is_dir()
+    if done + 1 < STEPS: assert in_child(['--resume', tmp_path/'run', '--max_steps', done + 1], measured=False) == 0
+    assert ranks(cli.train_command, ['--resume', tmp_path/'run', '--max_steps', STEPS], tmp_path, unmeasured) == [0, 0], errors(tmp_path)
+    assert [r['step'] for r in rows(tmp_path/'run')] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.skipif('RANKS' not in os.environ, reason='RANKS=all')
+def test_a_run_that_is_not_well(data, tmp_path):
+    "It goes back to the beginning, and gives up when that does not help: by the word of rank 0."
+    args = [*COMMON, *'--prompts_per_step 3 --kl_every 1 --kl_warn 1e-8 --kl_act 1e-7 --max_recoveries 1'.split(), *data, '--output_dir']
+    assert in_child([*args, tmp_path/'one'], exactly(), tmp_path/'err') == 1
+    assert ranks(cli.train_command, [*args, tmp_path/'two'], tmp_path, exactly) == [1, 1]
+    said = errors(tmp_path)
+    assert said[0].count('rookworld_train: failed with HealthError') == 1 and said[1] == ''
+    check_rows(rows(tmp_path/'one'), rows(tmp_path/'two'), 1e-8)
+    one, two = ((tmp_path/name/'post_mortem.json').read_text() for name in ('one', 'two'))
+    assert json.loads(one)['step'] == json.loads(two)['step'] and (tmp_path/'two'/'metrics-discarded.jsonl').exists()
+
+
+REWARD = '''
+import os, signal
+class Length:
+    "Longer is better; but rank 1 may fail, or die."
+    def score(self, examples, completions, step):
+        if step == 4 and os.environ.get('RANK') == '1':
+            if 'DIES' in os.environ: os.kill(os.getpid(), signal.SIGKILL)
+            if 'FAILS' in os.environ: raise RuntimeError('this is rank 1')
+        return [len(set(text))/40 for text in completions]
+'''
+
+
+@pytest.fixture(scope='module')
+def own(tmp_path_factory):
+    "Arguments of a run with that reward, and where that run is when nobody disturbs it."
+    folder = tmp_path_factory.mktemp('own')
+    (folder/'length.py').write_text(REWARD)
+    args = [*COMMON, *'--prompts_per_step 3 --learning_rate 1e-6 --reward_function length:Length'.split(), '--data', some_positions(folder), '--output_dir']
+    with pytest.MonkeyPatch.context() as there:
+        there.chdir(folder)
+        assert in_child([*args, folder/'whole'], measured=False) == 0
+        yield args, folder/'whole', folder
+
+
+def test_torchrun_with_a_rank_that_is_killed(own, tmp_path):
+    "In the middle of step 4: one sentence, and one process goes on from step 2."
+    args, whole, folder = own
+    done = subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2', '-m', 'rookworld_nb.apps.cli', 'train', *args, tmp_path/'run'],
+                          cwd=folder, env=clean(DIES='1'), capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count('rookworld_train: ') == 1 and done.stderr.count('failed with RankLost: another process of this run has ended') == 1, done.stderr
+    assert f'go on with rookworld_train --resume {tmp_path/"run"}' in done.stderr and 'Traceback' not in done.stderr.split('rookworld_train: ')[0]
+    check_rows(rows(whole)[:3], rows(tmp_path/'run'))
+    assert in_child(['--resume', tmp_path/'run'], measured=False) == 0
+    check_same(whole, tmp_path/'run')
+
+
+def test_an_error_on_one_rank_is_said_once(own, tmp_path, monkeypatch):
+    "With a checkpoint of the step before; and two processes go on."
+    args, whole, _ = own
+    monkeypatch.setenv('FAILS', '1')
+    assert ranks(cli.train_command, [*args, tmp_path/'run'], tmp_path, unmeasured) == [1, 1]
+    said = errors(tmp_path)
+    assert said[0].count('rookworld_train: failed with RewardError: reward length:Length failed: RuntimeError: this is rank 1') == 1
+    assert 'rookworld_train: ' not in said[1] and 'this is rank 1' in said[1]     # the traceback stands where it arose
+    assert (tmp_path/'run'/'checkpoints'/'step-3').is_dir()
+    monkeypatch.delenv('FAILS')
+    assert ranks(cli.train_command, ['--resume', tmp_path/'run'], tmp_path, unmeasured) == [0, 0], errors(tmp_path)
+    check_same(whole, tmp_path/'run')
+
+
+def test_bad_usage_is_said_once(tmp_path):
+    assert ranks(cli.train_command, ['--lr', '-1'], tmp_path) == [2, 2]
+    assert ranks(cli.pretrain_command, ['--batch_size', '1', '--output_dir', tmp_path/'run'], tmp_path) == [2, 2]
+    said = errors(tmp_path)
+    assert said == ['rookworld_pretrain: batch_size 1 is less than a row for each of 2 processes\n', '']
+
+
+# ---- supervised
+
+@contextlib.contextmanager
+def small_and_exact():
+    def start(config, begin=pretrain.starting_model):
+        model, tokenizer = begin(config)
+        return model.double(), tokenizer
+    preset = replace(PRESETS['nano'], n_layer=2, n_head=2, n_embd=32)
+    with patch.dict(PRESETS, small=preset), patch.object(pretrain, 'starting_model', start), patch.object(pretrain, '_measure', lambda *how: None), patch('rookworld_nb.report.report.write_report', print): yield
+
+
+@pytest.mark.parametrize('optimizer, rate, workers', [('muon', 0.01, 0), ('adamw', 1e-3, 1)][:2 if 'RANKS' in os.environ else 1])
+def test_supervised(tmp_path, optimizer, rate, workers):
+    "Nine rows on two ranks, with weighted tokens and distributions; then a run that one process goes on with, from weights of 32 bits."
+    some_positions(tmp_path)
+    args = [*f'--optimizer {optimizer} --learning_rate {rate} --workers {workers} --data {tmp_path}/positions.parquet'.split(),
+            *'--preset small --device cpu --threads 1 --max_steps 5 --batch_size 9 --block_rows 18 --warmup_steps 2 --decay_steps 0 --target_spread 0.05'.split(),
+            *'--legal_share 0.1 --eval_weight 0.3 --legal_weight 0.2 --eval_prompts 2 --no_specials --output_dir'.split()]
+    def run(name, n, *more): assert ranks(cli.pretrain_command, [*more, *args, tmp_path/name], tmp_path, small_and_exact, n=n) == [0]*n, errors(tmp_path)
+    run('one', 1)
+    run('two', 2)
+    check_same(tmp_path/'one', tmp_path/'two', 1e-8)
+    if workers: return
+    run('mixed', 2, '--max_steps', 3)
+    run('mixed', 1, '--resume', tmp_path/'mixed')
+    check_same(tmp_path/'one', tmp_path/'mixed', 1e-6)
