@@ -34,7 +34,7 @@ from rookworld_nb.run.targets import TokenRow, TokenRows, best_first, tokenize
 BASE = dict(model='nano', data='positions', seeds=[0], budgets=[20.0], learning_rates=[1e-4], batch_size=64,
             replay=0.25,         # share of a supervised batch that the starting model wrote itself, sampled at 1
             replay_rows=512,     # of such rows, made once and charged
-            label_cost=0.01,     # CPU-seconds of one label, measured with `python claim_arms.py PLAN.toml OUT label_cost`
+            label_cost=0.007,    # CPU-seconds of one label, measured with `python claim_arms.py PLAN.toml OUT label_cost`
             nodes=1000, checkpoint=60.0, questions=5000, strange=2000, chains=300, chain=100, temperature=0.7, threads=1)
 SHOWN = dict(P=['format_valid', 'legal_best', 'coherence', 'best_move', 'top5_overlap', 'regret'], A=['exact', 'fen_exact', 'recall_illegal', 'recall_mate'])
 LIMITS = dict(P=24, A=64)   # tokens of an answer in the chess vocabulary
