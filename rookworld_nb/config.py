@@ -7,9 +7,9 @@ __all__ = ['Share', 'Positive', 'PositiveShare', 'NotNegative', 'BelowOne', 'Rew
            'GroupSize', 'MultiPV', 'Name', 'Device', 'OUTSIDE_BASELINES', 'TINY', 'SWITCH', 'kind_of', 'complaint',
            'groups_of', 'flat_config', 'Config', 'TrainFront', 'TrainRows', 'TrainSampling', 'TrainRewards',
            'TrainEngine', 'TrainAdvantages', 'TrainLoss', 'TrainKL', 'TrainUpdates', 'TrainWatching', 'TrainHealth',
-           'TrainConfig', 'PretrainFront', 'PretrainRows', 'PretrainTargets', 'PretrainUpdates', 'PretrainWatching',
-           'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'SweepConfig', 'ExportConfig', 'UciConfig',
-           'Choice', 'describe', 'parse_value', 'command_line']
+           'TrainMachine', 'TrainConfig', 'PretrainFront', 'PretrainRows', 'PretrainTargets', 'PretrainUpdates',
+           'PretrainWatching', 'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'SweepConfig',
+           'ExportConfig', 'UciConfig', 'Choice', 'describe', 'parse_value', 'command_line']
 
 # %% ../nbs/00_config.ipynb #714228a5
 import functools
@@ -190,7 +190,7 @@ class TrainFront:
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
     reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'auto' # where the truth comes from: row, rules (P: legality and coherence, no label) or Stockfish (P; A asks the rules); auto: rules for A, row for P
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
-    kl_coef: NotNegative = 0.0        # weight of the KL; 0 only measures it, see kl_every
+    kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it
     learning_rate: Positive = 1e-4    # of AdamW, after warm-up
     eval_prompts: Count = 2000        # held-out prompts in an evaluation
 
@@ -330,9 +330,17 @@ class TrainHealth:
     recovery_lr_factor: PositiveShare = 0.5 # learning_rate is multiplied by this each time the run goes back, above 0 to 1
     stable_after: Count = 20          # healthy steps after which a checkpoint is the one to go back to; fewer when it would be rotated out before
 
+# %% ../nbs/00_config.ipynb #99689296
+@dataclass(frozen=True, kw_only=True)
+class TrainMachine:
+    "Exactness and speed on a GPU, and where the reference is."
+    dtype: Literal['float32', 'bfloat16'] = 'float32' # of products in sampling and in the update; weights, logits and AdamW are float32 always
+    compile: bool = False             # sample in fixed shapes, which a GPU captures once and replays; the samples are the same
+    reference_device: Device|None = None # where the reference is (kl_coef, kl_every); None: beside the model
+
 # %% ../nbs/00_config.ipynb #6a370fef
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(TrainHealth, TrainWatching, TrainUpdates, TrainKL, TrainLoss, TrainAdvantages,
+class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainKL, TrainLoss, TrainAdvantages,
                   TrainEngine, TrainRewards, TrainSampling, TrainRows, TrainFront, Config):
     "GRPO: sample completions, score them, make the better ones more likely."
     def __post_init__(self):
@@ -390,6 +398,10 @@ def _check_train_choices(c):
     if c.reward_function:
         for name in ('reward_source', 'reward_shaping', 'reward_weights', 'reward_warmup_steps'):
             c._require('left out with reward_function, which replaces it', lambda v: v == c.__dataclass_fields__[name].default, name)
+    if c.loss_type == 'gspo' and not (c.clip_low and c.clip_high):
+        c._require('float32 with loss_type gspo (its clip of 3e-4 is finer than bfloat16, see lm.device; or give clip_low and clip_high)',
+                   lambda v: v == 'float32', 'dtype')
+    if not (c.kl_coef or c.kl_every): c._require('left out with kl_coef 0 and kl_every 0 (there is no reference)', lambda v: False, 'reference_device')
     if not c.kl_coef:
         c._require('fixed when kl_coef is 0 (a factor times 0 stays 0)', lambda v: v == 'fixed', 'kl_controller')
 
@@ -576,7 +588,7 @@ class UciConfig(Config):
 
 # %% ../nbs/00_config.ipynb #891edcf3
 TINY = TrainConfig(max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1,
-                   eval_prompts=20, save_every=2, log_completions=2)
+                   eval_prompts=20, save_every=2, log_completions=2, kl_coef=0.0)
 
 # %% ../nbs/00_config.ipynb #cd3c4aac
 @dataclass(frozen=True)

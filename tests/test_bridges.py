@@ -130,7 +130,8 @@ def test_gymnasium_checker(gym, world):
 
 
 def test_gymnasium_example(gym):
-    exec(example('import gymnasium\n'), space := {})
+    exec('import gymnasium', space := {})
+    exec(example("env = gymnasium.make('rookworld_nb"), space)
     assert space['terminated'] or space['plies'] == 200
     assert isinstance(space['env'].unwrapped, bridges.RookWorld) and space['observation'] in space['env'].observation_space
 

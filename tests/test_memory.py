@@ -18,9 +18,12 @@ CHOICES = '''--model nano --max_steps 3 --save_every 1 --prompts_per_step 16 --g
 def room_for_half():
     "Once its model is loaded, the process has room for some of its 64 completions and not for all."
     def limited(learner, source, *rest):
-        some, whole = (memory.update_memory(learner, source, n) for n in (24, 64))   # differs from machine to machine
-        most = memory._status()['VmSize'] + int((some + whole)/2/memory.SHARE*1e9)
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        def measure(n): return memory.update_memory(learner, source, n)
+        whole = measure(64)   # differs from machine to machine, and under a limit
+        for share in (0.9, 0.75, 0.6, 0.5, 0.4, 0.3):
+            most = memory._status()['VmSize'] + int(share*whole*1e9)
+            resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+            if memory.largest_that_fits(measure, 4, 64, memory.SHARE*share*whole)[0] < 64: break
         return memory.fit_into_memory(learner, source, *rest)
     with patch.object(train, 'fit_into_memory', limited): yield
 

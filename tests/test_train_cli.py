@@ -1,7 +1,10 @@
 "rookworld_train stopped by signals, and refused: exit codes, what is kept, and what it says."
 import json
 import signal
+from unittest.mock import patch
 import pytest
+from rookworld_nb.config import TrainConfig
+from rookworld_nb.run import train
 from runs import Started, some_positions, wait_until
 
 CHOICES = '--prompts_per_step 2 --group_size 2 --eval_prompts 4 --save_every 1000 --threads 1'.split()
@@ -60,3 +63,13 @@ def test_refused(case, says, data, tmp_path):
     assert process.returncode == 2, err
     assert err.startswith('rookworld_train: ') and says in err and err.count('\n') == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ['file', 'taken']
+
+
+def test_interrupted_in_a_check(data, tmp_path):
+    "Nothing was saved since the last checkpoint, so the check and one more step are finished first."
+    config, judge = TrainConfig(data=str(data), output_dir=str(tmp_path/'run'), prompts_per_step=2, group_size=2, eval_prompts=4, save_every=1000, check_every=2, max_steps=9, threads=1), train.judge_rows
+    def interrupted(*how, **more):
+        if (tmp_path/'run/metrics.jsonl').exists(): signal.raise_signal(signal.SIGINT)
+        return judge(*how, **more)
+    with patch.object(train, 'judge_rows', interrupted), pytest.raises(KeyboardInterrupt, match='saved at step 3'): train.train(config)
+    assert (tmp_path/'run/checkpoints/step-3/state.json').exists() and steps(tmp_path/'run') == [1, 2, 3]

@@ -33,7 +33,9 @@ _ALIASES = {'steps': 'max_steps', 'batch_size': 'prompts_per_step', 'batch_posit
             'k_samples': 'group_size', 'lr': 'learning_rate', 'mix_env_ratio': 'env_ratio',
             'baseline_type': 'baseline', 'use_gae': 'gae', 'no_use_gae': 'no_gae', 'model_path': 'model',
             'log_dir': 'output_dir', 'clip_range': 'clip_low clip_high', 'kl_divergence_threshold': 'kl_act',
-            'adaptive_kl': 'kl_controller=ziegler', 'no_adaptive_kl': 'kl_controller=fixed'}  # spellings of the seed documents
+            'adaptive_kl': 'kl_controller=ziegler', 'no_adaptive_kl': 'kl_controller=fixed',
+            'use_mixed_precision': 'dtype=bfloat16', 'no_use_mixed_precision': 'dtype=float32', 'bf16': 'dtype=bfloat16',
+            'use_torch_compile': 'compile', 'no_use_torch_compile': 'no_compile'}  # spellings of the seed documents
 
 def _fields_of(spelling): return spelling.partition('=')[0].removeprefix('no_').split()
 

@@ -32,6 +32,7 @@ from .board import transition
 from .tasks import (EnvAnswer, EnvTask, PolicyAnswer, PolicyTask,
                                       parse_completion, parse_prompt, split_row)
 from .positions import choose_move, position_hash, split_of
+from .row_cache import check_key, recall, remember
 from ..files import file_sha256, hub_failure, quiet_hub
 
 # %% ../../nbs/chess/06_dataset.ipynb #d50f832f
@@ -232,9 +233,16 @@ class _Gate:
         self.parse, self.split, self.limit, self.bad = parse, split, limit, _BadRows(source)
         self.labels, self.seen, self.kinds, self.positions = (
             {'white': [0, 0], 'black': [0, 0]}, set(), bytearray(), array('Q'))
+        self.marks = bytearray()   # 1 for every row that was taken, 0 for every other
 
     @property
     def full(self): return self.limit is not None and len(self.kinds) >= self.limit
+
+    def kept(self, block):
+        "The numbers of the rows of a block that are taken."
+        start = len(self.marks)
+        self.marks += bytes(self.takes(row) or 0 for row in (block.to_pylist() if isinstance(block, pa.Array) else block))
+        return np.flatnonzero(np.frombuffer(self.marks, np.uint8)[start:]).tolist()
 
     def takes(self, row):
         "Is this row good, of the right split, and new?"
@@ -257,24 +265,44 @@ class _Gate:
         label[0] += 1
         label[1] += e.target.repaired().best == e.published_best
 
+    def found(self): # arrays, and the rest as JSON can hold it
+        "All that a `_KnownGate` needs."
+        arrays = dict(marks=self.marks, kinds=self.kinds, positions=self.positions)
+        return {name: np.array(a) for name, a in arrays.items()}, dict(labels=self.labels, bad=vars(self.bad))
+
     @property
     def defect(self): return any(best < _HONEST * n for n, best in self.labels.values())
+
+# %% ../../nbs/chess/06_dataset.ipynb #567759f3
+class _KnownGate(_Gate):
+    "A gate that has been through these rows before."
+    def __init__(self, source, arrays, facts):
+        vars(self).update(arrays, labels=facts['labels'], bad=_BadRows(source), at=0)
+        vars(self.bad).update(facts['bad'], source=source)
+
+    @property
+    def full(self): return self.at >= len(self.marks)
+
+    def kept(self, block):
+        "The numbers of the rows of a block that were taken."
+        self.at += len(block)
+        return np.flatnonzero(self.marks[self.at - len(block):self.at]).tolist()
 
 # %% ../../nbs/chess/06_dataset.ipynb #2bb441a4
 _BLOCK = 1000   # rows read at a time
 _HONEST = 0.9   # a file whose best moves are right less often than this, for either colour, has the label defect
 
-def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_early=False):
-    "Rows from blocks of raw rows; parse takes a raw row and whether to repair."
-    gate, chunks, come = _Gate(parse, source, split, limit), [], False
+def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_early=False, key=None):
+    "Rows from blocks of raw rows; parse takes a raw row and whether to repair. With a key, what was found is noted, and not found again."
+    known, chunks, come = key and recall(key), [], False
+    gate = _KnownGate(source, *known) if known else _Gate(parse, source, split, limit)
     for block in blocks:
         come = True
-        kept = [i for i, row in enumerate(block.to_pylist() if isinstance(block, pa.Array) else block)
-                if gate.takes(row)]
-        if kept: chunks.append(_packed(block, kept))
+        if kept := gate.kept(block): chunks.append(_packed(block, kept))
         if stop_early: gate.bad.stop(max_bad_rows)
         if gate.full: break
     gate.bad.stop(max_bad_rows)
+    if key and not known: remember(key, *gate.found())
     gate.bad.warn()
     if not come or gate.bad.count == gate.bad.total > 0: raise ValueError(f'{source} has no rows')
     repair = fix_best == 'always' or fix_best == 'auto' and gate.defect
@@ -427,6 +455,7 @@ def _untouched(path, sha256):
     return path
 
 # %% ../../nbs/chess/06_dataset.ipynb #0e3d474d
+_MOST_BYTES = 2**30   # a larger source is checked each time: with a limit, reading all of it takes longer
 _SUFFIXES = ('.parquet', '.jsonl', '.json', '.txt')
 
 def _json_items(path):
@@ -450,10 +479,19 @@ def _file_blocks(path, split):
         raise ValueError(f'{path} cannot be read: {str(e).splitlines()[0]}') from e
 
 
+def _embedded(): return importlib.resources.as_file(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet')
+
+
 def _embedded_blocks(split):
-    with importlib.resources.as_file(
-            importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet') as f:
-        yield from _file_blocks(f, split)
+    with _embedded() as f: yield from _file_blocks(f, split)
+
+
+def _key(source, path, **how):
+    "The key of a source's check; None where there is no file, or too much to read it twice."
+    if str(source) == 'positions':
+        with _embedded() as f: return check_key([f], **how)
+    files = [*sorted(path.glob('*.parquet')), *path.glob('manifest.json')] if path.is_dir() else [path] * path.is_file()
+    return check_key(files, **how) if files and sum(f.stat().st_size for f in files) < _MOST_BYTES else None
 
 
 def _json_line(line, fix_best): return _json_row(json.loads(line), fix_best)
@@ -468,6 +506,7 @@ def load_rows(
     limit: int|None = None,    # at most this many rows; no more is read and checked than needed. None: all of them (of a hub dataset the first 100,000)
     fix_best: str = 'auto',    # repair published best moves: 'never', 'always', or 'auto': where the file has the defect
     max_bad_rows: float = 0.05, # share of rows that may be unreadable, 0 to 1
+    cache: bool = False,       # of a file or directory, note in the user's cache folder which rows passed the checks, see `row_cache`
 ) -> Rows:                     # distinct prompts, in the order of the source
     "Rows from any source, checked, one example per prompt."
     if split not in (None, 'train', 'eval'): raise ValueError(f"split must be 'train', 'eval' or None, not {split!r}")
@@ -476,6 +515,7 @@ def load_rows(
     how = dict(split=split, limit=limit, fix_best=fix_best, max_bad_rows=max_bad_rows)
     if not isinstance(source, (str, Path)): return _collect(_blocks(source), _item_row, 'rows', **how)
     path, parquet = Path(source), partial(_parquet_row, env_ratio=env_ratio, seed=seed)
+    if cache: how['key'] = _key(source, path, env_ratio=env_ratio, seed=seed, split=split, limit=limit)
     if str(source) == 'positions': return _collect(_embedded_blocks(split), parquet, 'positions', **how)
     if path.exists():
         parse = (parquet if path.is_dir() or path.suffix == '.parquet'
@@ -485,6 +525,7 @@ def load_rows(
         raise FileNotFoundError(f'no data at {str(source)!r}: there is a directory {path.parent} here, '
                                 f'but no {path.name} in it')
     if re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', str(source)) and path.suffix not in _SUFFIXES:
+        how.pop('key', None)
         return _hub_rows(HfFileSystem(), str(source), **how)
     raise FileNotFoundError(f"no data at {str(source)!r}: expected 'positions', a .parquet, .jsonl, .json or .txt "
                             'file, a directory of .parquet files, or a hub dataset like org/name')

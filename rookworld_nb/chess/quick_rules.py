@@ -160,9 +160,11 @@ def legal_among(
 # %% ../../nbs/chess/02_quick_rules.ipynb #aa5374a4
 _RUNS = [('.' * n, str(n)) for n in range(8, 0, -1)]
 
+_RANKS = itemgetter(*(slice(i, i+8) for i in range(0, 64, 8)))
+
 def _placement(squares):
     "The first field of a FEN, from 64 squares."
-    ranks = '/'.join([squares[i:i+8] for i in range(0, 64, 8)])
+    ranks = '/'.join(_RANKS(squares))
     for dots, digit in _RUNS: ranks = ranks.replace(dots, digit)
     return ranks
 
@@ -189,8 +191,7 @@ def _can_move(squares):
         piece = squares[start]
         if piece not in _STEPS: continue
         for end in _STEPS[piece][start]:
-            free = squares[end] == '.' or piece != 'P' and squares[end] in 'pnbrqk'
-            if free and _safe(squares, start, end, king, check): return True
+            if squares[end] in ('.' if piece == 'P' else '.pnbrqk') and _safe(squares, start, end, king, check): return True
     return False
 
 # %% ../../nbs/chess/02_quick_rules.ipynb #9fe70cad
@@ -211,11 +212,11 @@ def quick_transition(
     start, end, *_ = way
     piece, after = before[start], _moved(before, start, end, uci[4:].upper() or before[start])
     if piece == 'P' and start - end == 16 and 'p' in after[end-1:end+2]: return None   # offers en passant
-    if after.count('k') != 1 or not _ENOUGH.search(after) or not _can_move(_seen_by('b', after)): return None
+    if after.count('k') != 1 or not _ENOUGH.search(after) or not _can_move(turned := _seen_by('b', after)): return None
     _, _, castling, _, half, full = fen.split(' ')
     half = 0 if piece == 'P' or before[end] != '.' else int(half) + 1
     if half >= 150: return None
-    squares = _seen_by(side, after)
+    squares = after if side == 'w' else turned
     rights = castling if castling == '-' else _rights(castling, _seen_by(side, before), squares)
     turn, full = ('b', max(1, int(full))) if side == 'w' else ('w', max(1, int(full)) + 1)
     return Transition(f'{_placement(squares)} {turn} {rights} - {half} {full}', 0.001, False, False)

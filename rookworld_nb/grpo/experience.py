@@ -9,7 +9,7 @@ __all__ = ['PromptSource', 'task_counts', 'Experience', 'sampling_settings', 'sa
 # %% ../../nbs/grpo/04_experience.ipynb #90032865
 import copy
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from ..reward.coherence import RULES_WEIGHTS
 from ..reward.scoring import Scorer, make_scorer
 from ..lm.generate import Rollouts, concat_rollouts, generate
 from .grpo import overlong_penalty, zero_signal_groups
-from .ranks import everywhere, my_share, rank
+from .ranks import everywhere, my_share, rank, world
 
 # %% ../../nbs/grpo/04_experience.ipynb #55701da6
 # success rates between which a prompt is useful; how often a prompt outside is asked again
@@ -151,10 +151,15 @@ def collect(
 ) -> tuple[Experience, tuple[float, float]]: # and the seconds of sampling and of scoring
     "Sample a group for every prompt and score it. Of several ranks each does so for its share, and all get the whole."
     places = my_share(range(len(examples)))
-    parts = everywhere(lambda: _collect_share(model, tokenizer, [examples[i] for i in places], list(places), config, seed, scorer, step))
-    if len(parts) == 1: return parts[0]
+    share = lambda: _collect_share(model, tokenizer, [examples[i] for i in places], list(places), config, seed, scorer, step)
+    if world() == 1: return share()
+    device, parts = model.wte.weight.device, everywhere(lambda: _on_cpu(*share()))
     order = torch.cat([torch.arange(len(examples))[r::len(parts)] for r in range(len(parts))])
-    return _merge([part for part, _ in parts if part]).select(order.argsort()), parts[rank()][1]
+    whole = _merge([part for part, _ in parts if part]).select(order.argsort())
+    return replace(whole, rollouts=whole.rollouts.to(device)), parts[rank()][1]
+
+
+def _on_cpu(batch, seconds): return batch and replace(batch, rollouts=batch.rollouts.to('cpu')), seconds
 
 
 def _collect_share(model, tokenizer, examples, places, config, seed, scorer, step):

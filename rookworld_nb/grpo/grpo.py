@@ -277,6 +277,7 @@ def policy_loss(
     clip_high: float|None = None,    # how far above 1; None takes `CLIPS`
     max_length: int|None = None,     # most tokens a completion may have; see `loss_denominator`
     denominator: float|None = None,  # `loss_denominator` of the whole batch, when this is a micro-batch
+    wait: bool = True,               # statistics are Python numbers, for which the CPU waits; else tensors
 ) -> tuple[Tensor, dict[str, float]]: # scalar loss, and statistics of the ratios (see `_ratio_stats`)
     "The policy-gradient loss."
     _check_loss_type(loss_type)
@@ -291,7 +292,8 @@ def policy_loss(
     ratio = log_ratio.clamp(max=80).exp()                                               # (B, T)
     values = -_objective(ratio, logprobs, A, loss_type, low, high)
     loss = aggregate_tokens(values, mask, loss_type, max_length, denominator)
-    return loss, _ratio_stats(token_log_ratio.detach(), ratio.detach(), A, mask, loss_type, low, high)
+    stats = _ratio_stats(token_log_ratio.detach(), ratio.detach(), A, mask, loss_type, low, high)
+    return loss, {name: x.item() for name, x in stats.items()} if wait else stats
 
 
 def _objective(ratio, logprobs, A, loss_type, low, high):
@@ -321,7 +323,7 @@ def _ratio_stats(token_log_ratio, ratio, A, mask, loss_type, low, high):
     below, above = ratio < low, ratio > high
     if loss_type == 'reinforce': below, above = below & False, above & False
     elif loss_type != 'cispo': below, above = (A < 0) & below, (A > 0) & above
-    return dict(ratio_max=token_log_ratio.exp().masked_fill(~mask, 0).max().item(),
-                log_ratio_max=token_log_ratio.abs().max().item(),
-                clip_share_low=masked_mean(below.float(), mask).item(),
-                clip_share_high=masked_mean(above.float(), mask).item())
+    return dict(ratio_max=token_log_ratio.exp().masked_fill(~mask, 0).max(),
+                log_ratio_max=token_log_ratio.abs().max(),
+                clip_share_low=masked_mean(below.float(), mask),
+                clip_share_high=masked_mean(above.float(), mask))

@@ -14,7 +14,7 @@ from ..lm.model import GPT, head_rows
 from .grpo import TokenFacts, entropy, token_facts
 
 # %% ../../nbs/grpo/06_head.ipynb #3eeab1a7
-CHUNK = 2**23   # logits in memory at a time: 32 MB in float32
+CHUNK = 2**23     # logits in memory at a time: 32 MB in float32; on a GPU, which small pieces would keep waiting, 32 times as many
 
 def _row_chunks(
     lengths: list[int], # wanted tokens of each row
@@ -37,11 +37,11 @@ class Head:
         rows: Tensor,      # (U,) int64, the completions to read
         mask: Tensor,      # (U, T) bool, the tokens whose logits are wanted
     ):
-        self.part, self.rows, self.mask = part, rows, mask
+        self.home, self.into, self.of_weight = part.completion_ids.device, None, None    # the model may be elsewhere; gradients of these two:
+        self.part, self.rows, self.mask = part, rows, mask = [x.to(model.wte.weight.device) for x in (part, rows, mask)]
         self.hidden = completion_hidden(model, part, rows)               # (U, T, C)
         self.weight = head_rows(model.wte.weight, part.vocabulary)       # (K, C)
-        self.into, self.of_weight = None, None    # gradients of these two
-        self.chunks = _row_chunks(mask.sum(1).tolist(), len(self.weight), CHUNK)
+        self.chunks = _row_chunks(mask.sum(1).tolist(), len(self.weight), CHUNK*(32 if self.weight.is_cuda else 1))
 
     @torch.no_grad()
     def logits(self,
@@ -49,7 +49,7 @@ class Head:
     ) -> Tensor:     # (N, K) float, of the N wanted tokens, as sampling saw them; a leaf that collects a gradient
         "Logits of a few rows."
         z = F.linear(self.hidden[at][self.mask[at]], self.weight)
-        return sampling_logits(z, self.part, self.rows[at], self.mask[at]).requires_grad_()
+        return sampling_logits(z, self.part, self.rows[at], self.mask[at]).to(self.home).requires_grad_()
 
     def facts(self,
         at: slice,                      # one of `chunks`

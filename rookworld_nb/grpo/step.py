@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..reward.scoring import Scorer, make_scorer
+from ..lm.device import NUMBERS, set_numbers, to_device
 from ..lm.generate import Rollouts, distinct_completions
+from ..lm.loader import pick_device
 from .grpo import (RunningMoments, aggregate_tokens, TokenFacts, group_advantages, loss_denominator,
                                     masked_mean, policy_loss, reward_scale)
 from .head import Head
@@ -26,6 +28,12 @@ from .value import ValueHead, explained_variance, gae, token_rewards, value_loss
 from .exact_best import ExactMove, exact_move, expected_worth, move_tokens
 from .experience import Experience, PromptSource, StepFacts, gather, rollout_seed, shaped_rewards
 from .ranks import check_same, everywhere, my_share, sum_gradients
+
+# %% ../../nbs/grpo/05_step.ipynb #c4f3db47
+def _frozen(model, config):
+    "A copy that does not learn, beside the model or on a device of its own."
+    still = copy.deepcopy(model).eval().requires_grad_(False)
+    return still.to(pick_device(config.reference_device)) if config.reference_device else still
 
 # %% ../../nbs/grpo/05_step.ipynb #95034b97
 class Learner:
@@ -37,14 +45,14 @@ class Learner:
         config: TrainConfig,       # every choice
         scorer: Scorer|None = None,   # gives the marks; None is the one that config asks for
     ):
-        device = model.wte.weight.device
+        device, self.numbers = model.wte.weight.device, set_numbers(model, config.dtype, config.compile)
         self.model, self.tokenizer, self.config, self.best_reward = model, tokenizer, config, -1.0
         if config.exact_best != 'off': move_tokens(tokenizer)   # refused here, not in the first step
         self.scorer, fewer = scorer or make_scorer(config), config.entropy_over == 'task' and config.vocabulary == 'full'
         self.entropy_ids = tokenizer.answer_ids.to(device) if fewer else None   # the entropy is over these; None: all
         self.value_head = (ValueHead(model.config.n_embd).to(device, model.wte.weight.dtype)
                            if config.baseline == 'value' else None)
-        still = copy.deepcopy(model).eval().requires_grad_(False) if config.kl_coef or config.kl_every else None
+        still = _frozen(model, config) if config.kl_coef or config.kl_every else None
         self.reference, self.start = (still, None) if config.kl_coef else (None, still)   # held to; only looked at
         self.kl = KLController(config.kl_controller, config.kl_coef, config.kl_target, config.kl_horizon,
                                config.kl_coef_min, config.kl_coef_max, config.kl_warmup_steps, config.kl_warmup_factor)
@@ -85,8 +93,8 @@ def make_optimizer(
 ) -> torch.optim.AdamW:
     "AdamW with weight decay on matrices only."
     matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
-    return torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.)],
-                             config.learning_rate, weight_decay=config.weight_decay)
+    return torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.)], config.learning_rate,
+                             weight_decay=config.weight_decay, fused=all(p.is_cuda for p in matrices) or None)
 
 # %% ../../nbs/grpo/05_step.ipynb #4792f685
 def _micro_batches(
@@ -221,7 +229,7 @@ def make_targets(
         facts.baseline_reward = known
     advantages = group_advantages(rewards, _scale_of(config), config.baseline, known, min_std=config.min_std)
     exact = None if config.exact_best == 'off' else exact_move(batch, rewards, learner.tokenizer, learner.scorer, config, _scale_of(config), facts.step)
-    return Targets(advantages.flatten().to(r.logprobs.device), kl_coef, exact=exact)
+    return Targets(to_device(advantages.flatten(), r.logprobs.device), kl_coef, exact=exact)
 
 
 def _value_targets(learner, r, rewards, values, penalties, kl_coef, facts) -> Targets:
@@ -255,6 +263,12 @@ class PassSums:
     ratio_max: float         # largest ratio
     sampling_gap_nats: float # largest distance between scoring and sampling
 
+    def numbers(self) -> 'PassSums':
+        "The same as Python numbers, where it has tensors; for them the CPU waits, once."
+        waiting = {f.name: x for f in fields(self) if torch.is_tensor(x := getattr(self, f.name))}
+        read = dict(zip(waiting, torch.stack([x.double() for x in waiting.values()]).tolist()))
+        return replace(self, **{name: int(x) if name in ('tokens', 'rows') else x for name, x in read.items()})
+
     @classmethod
     def total(
         cls,
@@ -273,15 +287,15 @@ def _loss(learner, facts, old_logprobs, mask, targets, denominator, expected=Non
     used, measured = ((_estimator_of(config), config.kl_type),
                       ('full' if _estimator_of(config) == 'full' else 'k3', 'kl_pi_ref'))
     loss, stats = policy_loss(facts.logprobs, old_logprobs, advantages, mask, config.loss_type,
-                              config.clip_low, config.clip_high, config.max_length, denominator)
+                              config.clip_low, config.clip_high, config.max_length, denominator, wait=False)
     if expected is not None: loss = loss - add_up(expected)
     if learner.reference and config.kl_in == 'loss': loss = loss + targets.kl_coef * add_up(kl(*used))
     if config.entropy_coef: loss = loss - config.entropy_coef * add_up(facts.entropy)
     with torch.no_grad(): far = kl(*measured) if learner.reference else torch.zeros_like(facts.entropy)
-    tokens = int(mask.sum())
+    tokens = mask.sum().double()
     return loss, PassSums(
-        tokens=tokens, rows=int(mask.any(1).sum()), completions=len(mask), distinct=0, loss=loss.item(), value_loss=0.,
-        entropy_nats=(facts.entropy.detach()*mask).sum().item(), kl_nats=(far*mask).sum().item(),
+        tokens=tokens, rows=mask.any(1).sum(), completions=len(mask), distinct=0, loss=loss.detach(), value_loss=0.,
+        entropy_nats=(facts.entropy.detach()*mask).sum(), kl_nats=(far*mask).sum(),
         clipped_low=tokens*stats['clip_share_low'], clipped_high=tokens*stats['clip_share_high'],
         ratio_max=stats['ratio_max'], sampling_gap_nats=stats['log_ratio_max'])
 
@@ -314,15 +328,15 @@ def backward_pass(
         values = learner.value_head(head.hidden.detach() if config.value_detach else head.hidden)
         critic = value_loss(values.index_select(0, inverse), targets.values, targets.returns, mask, config.value_clip, tokens)
     head.backward(*[config.value_coef * critic] * bool(learner.value_head))
-    total = PassSums.total(parts)
+    total = PassSums.total([sums.numbers() for sums in parts])
     return replace(total, loss=total.loss + config.value_coef*critic.item(), value_loss=critic.item(), distinct=len(rows))
 
 # %% ../../nbs/grpo/05_step.ipynb #aa5dd5f2
-_IDENTITY_TOLERANCE = 1e-3  # nats: what rounding may make of a log-ratio that is 0
+_IDENTITY_TOLERANCE = NUMBERS['float32'].identity
 
-def _check_identity(gap: float, kl: float, fresh: bool):
-    "Check that before any update the ratio is 1 and the KL to a fresh reference is 0."
-    if gap > _IDENTITY_TOLERANCE:
+def _check_identity(gap: float, kl: float, fresh: bool, tolerance: float = _IDENTITY_TOLERANCE):
+    "Check that before any update the ratio is 1, to the exactness of the run, and the KL to a fresh reference is 0."
+    if gap > tolerance:
         raise RuntimeError(f'scoring differs from sampling by {gap:.3g} nats before any update: '
                            'sampler and loss do not see the same distribution')
     if fresh and abs(kl) > _IDENTITY_TOLERANCE:
@@ -383,7 +397,7 @@ def update(
             steps.append(sums)
             if inner == 0 and len(steps) == 1:
                 gap = sums.sampling_gap_nats
-                _check_identity(gap, sums.kl_nats / max(1, sums.tokens), fresh=facts.step == 1)
+                _check_identity(gap, sums.kl_nats / max(1, sums.tokens), facts.step == 1, learner.numbers.identity)
     total, n = PassSums.total(steps), len(steps)
     tokens, sequences = max(1, total.tokens), max(1, total.rows)
     facts.loss, facts.grad_norm, facts.ratio_max, facts.sampling_gap_nats = total.loss/n, norm, total.ratio_max, gap

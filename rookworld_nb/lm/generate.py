@@ -7,12 +7,13 @@ __all__ = ['Rollouts', 'generate', 'concat_rollouts', 'completion_hidden', 'comp
            'distinct_completions']
 
 # %% ../../nbs/lm/04_generate.ipynb #d87e1f86
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from .model import GPT, KVCache, PrefixCache
 from .tokenizer import pad_batch
+from .device import FixedDecoder, fixed_decoder, to_device
 
 # %% ../../nbs/lm/04_generate.ipynb #f612b9a5
 def _apply_temperature(
@@ -27,9 +28,10 @@ def _apply_temperature(
 def _walk_up(
     cdf: Tensor,      # (N, V) float64, cumulative probabilities
     uniform: Tensor,  # (B,) float in [0, 1)
-    rows: Tensor,     # (B,) int64, the row of cdf of each draw
+    rows: Tensor|None = None, # (B,) int64, the row of cdf of each draw; None: one draw per row
 ) -> Tensor:          # (B,) int64
     "The first place of each draw's row that exceeds its number. The draws go to the rows: a row is long, and is not copied for each."
+    if rows is None: return torch.searchsorted(cdf, uniform[:, None].double() * cdf[:, -1:], right=True)[:, 0]
     order, count = rows.argsort(stable=True), rows.bincount(minlength=len(cdf))
     turn = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows[order]]   # among the draws of its row
     asked = cdf.new_zeros(len(cdf), int(count.max()))
@@ -48,13 +50,13 @@ def _sample_tokens(
     "Draw tokens by walking up the cumulative probabilities until they exceed the uniform numbers."
     logits, greedy = _apply_temperature(logits, temperature), temperature == 0
     if kept is not None: logits = logits.masked_fill(~kept, -torch.inf)
-    if rows is None: rows = torch.arange(len(logits), device=logits.device)
+    each = torch.arange(len(logits), device=logits.device) if rows is None else rows
     logprobs = logits.log_softmax(-1)
-    if greedy is True: ids = logits.argmax(-1)[rows]
+    if greedy is True: ids = logits.argmax(-1)[each]
     else:
         ids = _walk_up(logprobs.exp().cumsum(-1, dtype=torch.float64), uniform, rows)
-        if torch.is_tensor(greedy): ids = torch.where(greedy[rows], logits.argmax(-1)[rows], ids)
-    return ids, logprobs[rows, ids]
+        if torch.is_tensor(greedy): ids = torch.where(greedy[each], logits.argmax(-1)[each], ids)
+    return ids, logprobs[each, ids]
 
 # %% ../../nbs/lm/04_generate.ipynb #e88668a7
 def _truncation_mask(
@@ -72,7 +74,7 @@ def _truncation_mask(
     return torch.zeros_like(stay).scatter(-1, ids, stay)
 
 # %% ../../nbs/lm/04_generate.ipynb #9713f1aa
-_BITS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
+def _bits(device): return (1 << torch.arange(8, device=device)).to(torch.uint8)   # 1, 2, 4, …, 128
 
 
 def _pack_bits(
@@ -80,7 +82,7 @@ def _pack_bits(
 ) -> Tensor:       # (..., ceil(V/8)) uint8, the lowest bit first
     "Pack eight booleans into each byte."
     return (F.pad(mask, (0, -mask.shape[-1] % 8)).unflatten(-1, (-1, 8))
-            * _BITS.to(mask.device)).sum(-1, dtype=torch.uint8)
+            * _bits(mask.device)).sum(-1, dtype=torch.uint8)
 
 
 def _unpack_bits(
@@ -88,7 +90,7 @@ def _unpack_bits(
     V: int,          # how many bits to read
 ) -> Tensor:         # (..., V) bool
     "The inverse of `_pack_bits`."
-    return ((packed[..., None] & _BITS.to(packed.device)) != 0).flatten(-2)[..., :V]
+    return ((packed[..., None] & _bits(packed.device)) != 0).flatten(-2)[..., :V]
 
 # %% ../../nbs/lm/04_generate.ipynb #aebeb4a1
 @dataclass(frozen=True)
@@ -124,6 +126,12 @@ class Rollouts:
             self.prompt_ids[prompts, -Tp:], self.prompt_mask[prompts, -Tp:], self.completion_ids[rows, :T],
             self.completion_mask[rows, :T], self.logprobs[rows, :T], self.truncated[rows],
             self.temperature[prompts], None if self.kept is None else self.kept[rows, :T], self.vocabulary)
+
+    def to(self,
+        device: torch.device, # of a model that is to read them
+    ) -> 'Rollouts':
+        "The same on another device."
+        return replace(self, **{f.name: to_device(x, device) for f in fields(self) if torch.is_tensor(x := getattr(self, f.name))})
 
     @property
     def places(self) -> Tensor: # (B, T) int64
@@ -195,7 +203,7 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabula
     heat, allowed = temperature[0].item(), None
     kept = torch.full((P*G, T, -(-K // 8)), 255, dtype=torch.uint8, device=device) if cut else None
     seen = torch.cat([prompt_mask, mask.new_ones(P, T)], 1)
-    cache = KVCache(model.config, P*G, prompt_ids.shape[1] + T, device, model.wte.weight.dtype)
+    cache = KVCache(model.config, P*G, prompt_ids.shape[1] + T, device, model.products or model.wte.weight.dtype)
     hidden = model.hidden(prompt_ids, prompt_mask if padded else None, cache)[:, -1]
     # the rows that continue, and the prompt of each node
     live, prompt = torch.arange(P*G, device=device), torch.arange(P, device=device)
@@ -218,6 +226,55 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabula
         hidden = model.hidden(token[:, None], seen[prompt, :cache.length + 1] if padded else None, cache)[:, -1]
     return ids[:, :t+1], mask[:, :t+1], logprobs[:, :t+1], kept[:, :t+1] if cut else None
 
+# %% ../../nbs/lm/04_generate.ipynb #e26c8758
+class _FixedSampler(FixedDecoder):
+    "Decoding in fixed shapes, with the draws of `_sample_tree`."
+    def __init__(self, model, prompts, group_size, width, length, eot, heat, cut, K):
+        super().__init__(model, prompts, group_size, width, length)
+        B, T, new = prompts*group_size, self.length, self.tokens.new_zeros
+        self.eot, self.heat, self.cut = eot, heat, cut
+        self.vocabulary = None if K is None else new(K)
+        self.noise, self.logprobs, self.ids = new(B, T, dtype=torch.float32), new(B, T, dtype=torch.float32), new(B, T)
+        self.limits, self.alive, self.mask = new(B), new(B, dtype=torch.bool), new(B, T, dtype=torch.bool)
+        self.settings = [new(B, dtype=dtype) for dtype in (torch.float32, torch.int64, torch.float64)]   # temperature, top-k, top-p
+        self.kept = new(B, T, -(-(K or model.config.vocab_size) // 8), dtype=torch.uint8) if cut else None
+
+    def draw(self):
+        logits, (temperature, top_k, top_p) = self.model.head(self.hidden, self.vocabulary), self.settings
+        heat, allowed = temperature if self.heat is None else self.heat, None
+        if self.cut:
+            allowed = _truncation_mask(_apply_temperature(logits, heat), top_k, top_p)
+            self.kept.index_copy_(1, self.t, _pack_bits(allowed)[:, None])
+        new, logprobs = _sample_tokens(logits, self.noise.index_select(1, self.t)[:, 0], heat, allowed)
+        if self.vocabulary is not None: new = self.vocabulary[new]
+        new = new.where(self.alive, self.eot)
+        for into, x in ((self.ids, new), (self.logprobs, logprobs.where(self.alive, 0)), (self.mask, self.alive)):
+            into.index_copy_(1, self.t, x[:, None])
+        self.alive &= (new != self.eot) & (self.limits > self.t + 1)
+        self.tokens.copy_(new.view_as(self.tokens))
+
+# %% ../../nbs/lm/04_generate.ipynb #04464762
+_ASKED = 8   # tokens between the questions whether all completions have ended, each of which waits for a GPU
+
+def _sample_fixed(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, temperature, top_k, top_p):
+    "What `_sample_tree` gives, in shapes that a GPU can replay; finished rows are continued until all are."
+    (P, width), T = prompt_ids.shape, int(limits.max())
+    mixed, cut = bool((temperature != temperature[0]).any()), bool(((top_k > 0) | (top_p < 1)).any())
+    s = fixed_decoder(_FixedSampler, model, P, G, width, T, eot=eot, heat=None if mixed else temperature[0].item(),
+                      cut=cut, K=None if vocabulary is None else len(vocabulary))
+    if vocabulary is not None: s.vocabulary.copy_(vocabulary)
+    for into, x in ((s.limits, limits), *zip(s.settings, (temperature, top_k, top_p))): into[:P*G] = x.repeat_interleave(G)
+    for x in (s.noise, s.ids, s.logprobs, s.mask): x.zero_()
+    s.noise[:P*G, :T] = noise
+    s.alive.copy_(torch.arange(len(s.alive), device=s.alive.device) < P*G)
+    s.begin(model, prompt_ids, prompt_mask)
+    for t in range(T):
+        s.advance(t)
+        if t % _ASKED == _ASKED - 1 and not s.alive.any(): break
+    kept = s.kept[:P*G].where(s.mask[:P*G, :, None], 255) if cut else None
+    n = int(s.mask.sum(1).max())
+    return s.ids[:P*G, :n].clone().masked_fill(~s.mask[:P*G, :n], eot), s.mask[:P*G, :n].clone(), s.logprobs[:P*G, :n].clone(), kept[:, :n] if cut else None
+
 # %% ../../nbs/lm/04_generate.ipynb #6033df30
 def generate(
     model: GPT,                    # the policy
@@ -231,6 +288,7 @@ def generate(
     top_p: float|list = 1.0,       # and of these from the fewest that hold this share, above 0; 1: all; ignored where greedy; one number, or one per prompt
     limits: list|None = None,      # longest completion of each prompt, below or above max_new_tokens; None: max_new_tokens for all; other prompts' draws stay the same
     vocabulary: Tensor|None = None,# (K,) int64, ascending, the end token among them: the only ids that are drawn, and the only ones with a probability; None: all
+    drafts=None,                   # texts that completions may turn out to be, `drafts.Drafts`: the same samples in fewer passes; None: token by token
     places: list|None = None,      # place of each prompt in the batch that these are a part of, where it gets the same draws; None: 0, 1, 2, …
 ) -> Rollouts:                     # P·G completions, prompt-major, without gradients
     "Sample completions until their end tokens, with the log-probability of each token under the distribution it was drawn from."
@@ -247,12 +305,12 @@ def generate(
     most = most.minimum(n_positions - prompt_mask.sum(1))
     places = torch.arange(len(prompts)) if places is None else torch.tensor(places)
     rows = (places[:, None]*group_size + torch.arange(group_size)).flatten()   # of the batch
-    noise = _draws(int(rows.max()) + 1, int(most.max()), max_new_tokens, seed)[rows].to(device)
+    noise = to_device(_draws(int(rows.max()) + 1, int(most.max()), max_new_tokens, seed)[rows], device)
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            ids, mask, logprobs, kept = _sample_tree(
+            ids, mask, logprobs, kept = (drafts.sample if drafts else _sample_fixed if model.fixed_shapes else _sample_tree)(
                 model, prompt_ids, prompt_mask, group_size, most, noise, tokenizer.eot, vocabulary, *settings)
     finally: model.train(was_training)
     ended = ((ids == tokenizer.eot) & mask).any(1)
@@ -344,8 +402,8 @@ def sampling_logits(
     "Temperature and truncation of sampling, replayed on a model's logits."
     rows = _all_rows(rollouts, rows)
     heat = rollouts.temperature[rows // rollouts.group_size]
-    heat = heat[:, None] if mask is None else heat.repeat_interleave(mask.sum(1))
-    if (heat != 1).any(): logits = (logits / heat[..., None]).to(logits.dtype)
+    heat = heat[:, None] if mask is None else heat.repeat_interleave(mask.sum(1), output_size=len(logits))
+    logits = (logits / heat[..., None]).to(logits.dtype)
     if rollouts.kept is None: return logits
     kept = rollouts.kept[rows] if mask is None else rollouts.kept[rows][mask]
     return logits.masked_fill(~_unpack_bits(kept, logits.shape[-1]), -torch.inf)

@@ -21,6 +21,7 @@ from ..chess.tasks import EnvAnswer, PolicyAnswer, parse_prompt
 from ..chess.engine import EnginePool
 from ..chess.dataset import Example, load_rows
 from ..lm.generate import generate
+from ..lm.drafts import Drafts
 from .measures import ENGINE_METRICS, METRICS, bootstrap, mcnemar, sign_flip, wilson
 from .metrics import judge, phase_of, row_class
 from .suites import SUITES, suite_rows
@@ -78,14 +79,16 @@ def judge_rows(
     _check_prompts(model, tokenizer, prompts)
     settings = settings or dict.fromkeys('PA', dict(temperature=temperature))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].kind, len(prompts[i])))
-    texts = [None] * len(rows)
+    texts, drafting = [None] * len(rows), not settings['A']['temperature']    # a model that is mostly wrong gets no more drafts
     for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', leave=None, disable=None):
         batch = order[start:start+batch_size]
         how = {name: [settings[rows[i].kind][name] for i in batch] for name in settings['P']}
+        known = {i: rows[i].completion(tokenizer.style) for i in batch if rows[i].kind == 'A'} if drafting else {}
         if limits: how['limits'] = [limits[rows[i].kind] for i in batch]
         said = generate(model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start,
-                        vocabulary=vocabulary, **how).completions
+                        vocabulary=vocabulary, drafts=known and Drafts.of(tokenizer, [*map(known.get, batch)], model.wte.weight.device), **how).completions
         for k, i in enumerate(batch): texts[i] = said[k*group_size:(k+1)*group_size]
+        if known: drafting = 2*sum(texts[i][0] == true for i, true in known.items()) >= len(known)
     return judge_texts(rows, texts, engine)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #afdcca25

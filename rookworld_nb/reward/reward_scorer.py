@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import compress
-from operator import eq, ne
+from operator import eq, ne, not_
 import chess
 from ..chess.board import board_squares, board_svg, transition
 from ..chess.quick_rules import legal_among, quick_transition
@@ -178,40 +178,44 @@ def _fields(fen):
     return [board_squares(fields[0]), *fields[1:]]
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #4692b420
-def _square_names(squares): return ' '.join(chess.SQUARE_NAMES[i ^ 56] for i in squares)
+_NAMES = [chess.SQUARE_NAMES[i ^ 56] for i in range(64)]
 
+def _square_names(squares): return ' '.join([_NAMES[i] for i in squares])
+
+
+_SQUARES = range(64)
 
 def _differ(a, b):
     "Where two boards differ."
-    return [*compress(range(64), map(ne, a, b))] if a != b else []
+    return [*compress(_SQUARES, map(ne, a, b))] if a != b else []
 
 
-_WORDS = 'side', 'castling', 'en passant', 'half-move clock', 'move number'
+_WORDS = 'side', 'castling', 'en passant', 'half-move clock', 'move number', 'reward', 'terminated', 'truncated'
 
 def _env_shares(before, answer, truth):
     "Each part of A as a share in [0, 1], and the findings."
     (got, *words), (true, *true_words) = _fields(answer.fen), _fields(truth.fen)
     change, wrong = _differ(before, true), _differ(got, true)
     missed = [i for i in wrong if i in change]
-    same = dict(zip(_WORDS, map(eq, words, true_words)), reward=answer.reward == truth.reward,
-                terminated=answer.terminated == truth.terminated, truncated=answer.truncated == truth.truncated)
-    found = 1 - len(missed) / len(change) if change else (same['reward'] + same['truncated']) / 2
-    stayed = math.exp(-(len(wrong) - len(missed)) / max(2, _SQUARE_SCALE * (64 - true.count('.'))))
-    gate = _UNCHANGED_RATE + (1 - _UNCHANGED_RATE) * found**2 * stayed
+    astray = len(wrong) - len(missed)
+    same = [*map(eq, words, true_words), answer.reward == truth.reward, answer.terminated == truth.terminated,
+            answer.truncated == truth.truncated]
+    side, castling, passant, half, full, reward, terminated, truncated = same
+    found = 1 - len(missed) / len(change) if change else (reward + truncated) / 2
+    stayed = math.exp(-astray / max(2, _SQUARE_SCALE * (64 - true.count('.'))))
     findings = [f'squares that had to change: {_square_names(missed)}'] if missed else []
-    if len(wrong) > len(missed):
-        findings.append(f'squares that had to stay: {_square_names(i for i in wrong if i not in change)}')
-    findings += [n for n, ok in same.items() if not ok]
-    same['clocks'] = (same.pop('half-move clock') + same.pop('move number')) / 2
-    rate = _BOARD_RATE if wrong else 1 if same['side'] else _SIDE_RATE
-    shares = {n: x * gate * rate for n, x in same.items()}
-    return {'changed': found * stayed * rate, 'stayed': stayed * gate * rate} | shares, findings
+    if astray: findings.append(f'squares that had to stay: {_square_names([i for i in wrong if i not in change])}')
+    if not all(same): findings += compress(_WORDS, map(not_, same))
+    gate, rate = _UNCHANGED_RATE + (1 - _UNCHANGED_RATE) * found**2 * stayed, _BOARD_RATE if wrong else 1 if side else _SIDE_RATE
+    return {'changed': found * stayed * rate, 'stayed': stayed * gate * rate, 'side': side * gate * rate,
+            'castling': castling * gate * rate, 'en passant': passant * gate * rate, 'clocks': (half + full) / 2 * gate * rate,
+            'reward': reward * gate * rate, 'terminated': terminated * gate * rate, 'truncated': truncated * gate * rate}, findings
 
 
 def _score_env(task, answer, truth, weights):
     about = (task, answer, truth, weights)
     if answer == truth: return Score(1., weights['both'] | weights['A'], 'exact', about)
-    shares, findings = _env_shares(_fields(task.fen)[0], answer, truth)
+    shares, findings = _env_shares(board_squares(task.fen.partition(' ')[0]), answer, truth)
     parts = {name: w * shares[name] for name, w in weights['A'].items()}
     return _receipt({'structure': weights['both']['structure']} | parts,
                     'wrong: ' + ', '.join(findings), 0.2, 0.8, about)

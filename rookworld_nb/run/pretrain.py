@@ -210,7 +210,7 @@ def _written(out, name):
     "The rows of a file of the run; none when there is no such file yet."
     return list(read_rows(out/f'{name}.jsonl'))
 
-
+# %% ../../nbs/run/05_pretrain.ipynb #d8583b8f
 _COUNTS = 'steps', 'policy_rows', 'env_rows', 'seconds'
 
 def _before(out, config): # the counts, and data; None when nothing is known

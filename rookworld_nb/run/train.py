@@ -193,7 +193,7 @@ def load_prompts(
     config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts
 ) -> tuple[PromptSource, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed
     "The training and held-out rows of a run, from disjoint positions."
-    how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows)
+    how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True)
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     source = PromptSource(rows, config.seed, config.difficulty_filter)
     for kind, share in dict(P=1 - config.env_ratio, A=config.env_ratio).items():
@@ -221,11 +221,11 @@ def _step_line(row: dict) -> str:
 
 def _legend(config: TrainConfig) -> str:
     "A legend for the lines of the steps, printed once."
-    silent = (config.inner_steps * config.minibatches == 1 and config.baseline not in OUTSIDE_BASELINES
-              and not (config.kl_coef or config.entropy_coef))
+    silent = config.inner_steps * config.minibatches == 1 and config.baseline not in OUTSIDE_BASELINES and not config.entropy_coef
+    size = 'is little more than the weighted KL' if config.kl_coef and config.kl_in == 'loss' else 'stays near 0'
     whose = f', as {config.reward_function} gives it' * bool(config.reward_function)
     return (f'Reward is that of the sampled answers{whose}; P/E counts the prompts of each task that were asked first'
-            + ('; the loss stays near 0, because every batch is used once and advantages cancel: '
+            + (f'; the loss {size}, because every batch is used once and advantages cancel: '
                'watch reward, KL and grad.' if silent else '.'))
 
 
@@ -384,7 +384,7 @@ def _go_back(log: RunLog, running: Running, begin, origin: dict) -> tuple[Runnin
     by_one(tidy)
     return running, done
 
-
+# %% ../../nbs/run/03_train.ipynb #2010e07c
 def _give_up(out: Path, step: int, signals: list, recoveries: int):
     "Leave a post-mortem and raise HealthError."
     bad = [s for s in signals if s.level == 'act']
@@ -505,8 +505,7 @@ def _repeat(running, begin, held_out, log, done, origin):
     def check(step):
         if not before or any((row['step'], row['decoding']) == (step, 'check') for row in read_rows(out/'eval.jsonl')): return
         asked, began = [held_out[i] for i in part], time.perf_counter()
-        with interrupt.at_once():
-            judged = judge_rows(running.learner.model, running.learner.tokenizer, asked, limits=config.token_limits)
+        judged = judge_rows(running.learner.model, running.learner.tokenizer, asked, limits=config.token_limits)   # not at once: the steps before it are not saved
         judged = _note_check(log, step, judged)
         log.say(_check_line(step, _part_of(before['greedy'], part), judged, time.perf_counter() - began))
 
