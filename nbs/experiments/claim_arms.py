@@ -1,43 +1,65 @@
-"""Does reinforcement beat every supervised control at equal CPU? `python claim_arms.py PLAN.toml OUT [ARM ...]` runs what is missing.
+"""Does reinforcement beat every supervised control at equal CPU? `python claim_arms.py PLAN.toml OUT STAGE [STAGE ...] [--arms S1 R1 ...] [--steps arms.csv]`
+makes what is missing of some stages, in their order.
 
-The plan has a table [base] (see `BASE`) and a table [arms], one line an arm; a run is one arm with one learning rate and one seed.
-All arms start from the same model, take the same prompts in the same order, use the same optimizer (AdamW, constant after ten
-steps) and stop at the same CPU-seconds of this process and the engines it started; sampling, scoring and labelling count,
-measuring does not. OUT/ARM-RATE-SEED/ holds the state of a run, so the same command goes on after a kill; OUT/arms.csv has the
-measures at each budget, OUT/ARM-RATE-SEED/judged-BUDGET.csv the answers prompt by prompt for paired tests.
+The plan (TOML) has a table [base] (see `BASE`), a table [stages] (seeds, budgets, which arms and rates, how much is measured) and a
+table [arms], one line an arm; a run is one arm with one learning rate and one seed. All arms start from the same model, take the same
+prompts in the same order, use the same optimizer (AdamW, constant after ten steps) and stop at the same CPU-seconds of this process
+and the engines it started; sampling, scoring and labelling count, starting processes and measuring do not.
+
+OUT/ARM-RATE-SEED/state.pt is where a run is, so the same command goes on after a kill; STAGE-BUDGET.csv there are the measures at a
+budget, written at once when all of them are known; judged-STAGE-BUDGET-SET.csv the answers prompt by prompt, for paired tests.
+OUT/arms.csv collects the measures. Several commands may work in one OUT: a run that another one is at is left out.
+`--steps` takes the number of steps at each budget from an earlier arms.csv instead of the clock: then the weights are the same bits
+(column `weights`, the start of a SHA-256) on a machine of the same kind. `python claim_arms.py PLAN.toml OUT label_cost` measures that.
 
 Kinds of arms: `labels` (rows as Stockfish labelled them; `charged` true adds `label_cost` CPU-seconds for each new position),
-`uniform` (the rules' labels: any legal move), `rejection` (sample, keep what is coherent, learn it), `dagger` (positions that the
-policy visits, labelled by Stockfish), `grpo` (all other fields are those of `TrainConfig`)."""
-import csv, json, os, random, resource, sys, time, tomllib
+`uniform` (the rules' labels: any legal move), `rejection` (sample, keep what is coherent, learn it), `dagger` (half of it rows, half
+positions that the policy visits, labelled by Stockfish), `grpo` (all other fields are those of `TrainConfig`), `start` (no step)."""
+import argparse, csv, hashlib, io, json, os, random, resource, time, tomllib
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+import pandas as pd
 import torch
+from rookworld_nb.apps.play import self_play, summarize_play
+from rookworld_nb.chess.board import START_FEN
 from rookworld_nb.chess.dataset import load_rows, policy_example
 from rookworld_nb.chess.engine import EnginePool
+from rookworld_nb.chess.positions import generate_positions, position_key
 from rookworld_nb.chess.quick_rules import legal_moves
 from rookworld_nb.chess.synthetic import generate_transitions, special_rows
 from rookworld_nb.config import TrainConfig
+from rookworld_nb.files import file_sha256, write_at_once
 from rookworld_nb.grpo.experience import PromptSource, collect, rollout_seed
 from rookworld_nb.grpo.step import Learner, make_optimizer, train_step
 from rookworld_nb.lm.generate import generate
 from rookworld_nb.lm.loader import load_model
 from rookworld_nb.measure.evaluate import judge_rows, summarize
 from rookworld_nb.measure.strange import STRANGE, judge_by_rules, mean_run, right_states, strange_positions, visited_positions
-from rookworld_nb.measure.measures import wilson
+from rookworld_nb.measure.measures import bootstrap, wilson
 from rookworld_nb.measure.suites import held_out
 from rookworld_nb.reward.scoring import Scorer
+from rookworld_nb.run.checkpoint import only_writer
 from rookworld_nb.run.pretrain import supervised_step
 from rookworld_nb.run.targets import TokenRow, TokenRows, best_first, tokenize
 
-BASE = dict(model='nano', data='positions', seeds=[0], budgets=[20.0], learning_rates=[1e-4], batch_size=64,
+BASE = dict(model='nano', data='positions', learning_rates=[1e-4], batch_size=64,
             replay=0.25,         # share of a supervised batch that the starting model wrote itself, sampled at 1
             replay_rows=512,     # of such rows, made once and charged
             label_cost=0.007,    # CPU-seconds of one label, measured with `python claim_arms.py PLAN.toml OUT label_cost`
-            nodes=1000, checkpoint=60.0, questions=5000, strange=2000, chains=300, chain=100, temperature=0.7, threads=1)
-SHOWN = dict(P=['format_valid', 'legal_best', 'coherence', 'best_move', 'top5_overlap', 'regret'], A=['exact', 'fen_exact', 'recall_illegal', 'recall_mate'])
+            nodes=1000, checkpoint=60.0, chain=100, temperature=0.7, threads=1,
+            margin=0.03)         # a rate that loses more than this of a guard in its stage is chosen only if all do
+STAGE = dict(seeds=[0], budgets=[20.0],
+             arms='all',         # or 'chosen': S1, the best other S and the best R of the stage `after`
+             rates='all',        # or 'best': that of the stage `tuned`
+             tuned='tuning', after='screening',
+             exam='shipped',     # P prompts: the eval split of the data; or 'fresh': new ones, see `fresh_rows`
+             P=1000, A=0, special=0, strange=0, chains=0, games=0)   # how many are measured
+RECIPE = dict(spread=0.01, legal_share=0.05, eval_weight=0.3, repeat_weight=0.5)   # of a labelled row: that of `nano` itself
 LIMITS = dict(P=24, A=64)   # tokens of an answer in the chess vocabulary
+SCORED = ('legal_best', 'coherence')                              # what rates and arms are chosen by, on P
+GUARDED = dict(best_move=1, top5_overlap=1, regret=-1)            # and what must not be lost; sign: better
+SHOWN = dict(P=['format_valid', *SCORED, *GUARDED], A=['exact', 'fen_exact', 'recall_illegal', 'recall_mate'])
 
 
 def cpu_seconds():
@@ -61,22 +83,24 @@ class Run:
     "One arm with one learning rate and one seed."
     def __init__(self, arm, plan, rate, seed, out):
         self.arm, self.base, self.rate, self.seed, self.kind = arm, plan['base'], rate, seed, plan['arms'][arm]['kind']
-        self.fields = {k: v for k, v in plan['arms'][arm].items() if k not in ('kind', 'charged', 'learning_rates')}
-        self.charged, self.out = plan['arms'][arm].get('charged', False), Path(out)/f'{arm}-{rate:g}-{seed}'
+        fields = {k: v for k, v in plan['arms'][arm].items() if k not in ('kind', 'charged')}
+        self.charged, self.out = plan['arms'][arm].get('charged', False), run_folder(out, arm, rate, seed)
         self.out.mkdir(parents=True, exist_ok=True)
-        self.step, self.spent, self.seen, self.collected, self.replay, self.learner = 0, 0.0, set(), [], [], None
-        b, grpo = self.base, self.fields if self.kind == 'grpo' else {}
-        self.config = TrainConfig(**(dict(seed=seed, env_ratio=0.0, learning_rate=rate, warmup_steps=10, min_lr_ratio=1.0, max_steps=10**6, temperature=b['temperature'],
-                                          reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'],
-                                          engine_cache=str(self.out/'engine.sqlite')) | grpo))
+        self.step, self.spent, self.seen, self.collected, self.replay, self.rows, self.learner = 0, 0.0, set(), [], [], [], None
+        b = self.base
+        self.config = TrainConfig(**(dict(seed=seed, env_ratio=0.0, learning_rate=rate or 1e-4, warmup_steps=10, min_lr_ratio=1.0, max_steps=10**6, temperature=b['temperature'],
+                                          reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes']) | fields))
         self.model, self.tokenizer = load_model(b['model'])
         self.start, _ = load_model(b['model'])
         self.source = PromptSource(load_rows(b['data'], 0.0, 0, 'train'), seed)
-        self.pool = EnginePool(b['nodes'], workers=1, cache=self.out/'labels.sqlite') if self.kind == 'dagger' else None
         if self.kind == 'grpo': self.learner = Learner(self.model, self.tokenizer, self.config)
         self.scorer, self.optimizer = Scorer('rules'), self.learner.optimizer if self.learner else make_optimizer(list(self.model.parameters()), self.config)
+        self.pool = EnginePool(b['nodes'], workers=1) if self.kind == 'dagger' else self.learner and self.learner.scorer.pool
+        if self.pool: self.pool.analyse([START_FEN])   # its processes start here, and are not charged
 
     def token_row(self, prompt, text): return TokenRow(self.tokenizer.encode(prompt), [*self.tokenizer.encode(text), self.tokenizer.eot])
+
+    def labelled(self, example): return tokenize(best_first(example), self.tokenizer, **RECIPE)
 
     def replayed(self, rows):
         "How many answers of the starting model go with so many rows; they are made once, and their making is charged."
@@ -96,68 +120,78 @@ class Run:
         replay = random.Random(f'replay {self.seed} {self.step}').sample(self.replay, min(n, len(self.replay)))
         batch = TokenRows([*rows, *replay]).batch(torch.arange(len(rows) + len(replay)))
         self.model.train()
-        supervised_step(self.model, self.optimizer, batch, [self.rate]*len(self.optimizer.param_groups), min(1, self.step/10))
+        loss, norm = supervised_step(self.model, self.optimizer, batch, [self.rate]*len(self.optimizer.param_groups), min(1, self.step/10))
         self.model.eval()
+        return dict(loss=loss, grad_norm=norm, rows=len(rows), replay=len(replay))
 
     def labels(self):
-        "S1, S2: rows as they were labelled, the best move first."
+        "S1, S2: rows as they were labelled, by the recipe of the starting model: the best move first, softly, and a little of every legal one."
         taken = self.source.take('P', self.base['batch_size'])
-        new = [e for e in taken if e.fen not in self.seen]
-        self.seen |= {e.fen for e in new}
+        new = {e.fen for e in taken} - self.seen
+        self.seen |= new
         if self.charged: self.spent += self.base['label_cost']*len(new)
-        self.learn([tokenize(best_first(e), self.tokenizer) for e in taken])
+        return self.learn([self.labelled(e) for e in taken])
 
     def uniform(self):
         "S3: at each candidate's place any legal move not named before, B the first of them; what evaluations should be the rules do not say."
         rng = random.Random(f'uniform {self.seed} {self.step}')
-        self.learn([row for e in self.source.take('P', self.base['batch_size']) if (row := uniform_row(e.fen, self.tokenizer, rng))])
+        return self.learn([row for e in self.source.take('P', self.base['batch_size']) if (row := uniform_row(e.fen, self.tokenizer, rng))])
 
     def rejection(self):
         "S4: sample eight answers a prompt as R1 does, learn what is coherent, each answer once."
         c = self.config
         batch, _ = collect(self.model, self.tokenizer, self.source.take('P', c.prompts_per_step), c, rollout_seed(self.seed, self.step, 0), self.scorer)
         kept = {(batch.examples[i//c.group_size].prompt(), text) for i, (text, s) in enumerate(zip(batch.rollouts.completions, batch.scores)) if s.total == 1}
-        self.learn([self.token_row(*pair) for pair in sorted(kept)])
+        return self.learn([self.token_row(*pair) for pair in sorted(kept)])
 
     def dagger(self):
-        "S5: every 20 steps 128 positions of the policy's own games are labelled; batches come from all labelled so far."
-        if self.step % 20 == 1:
-            met = list(visited_positions(self.model, self.tokenizer, 128, f'{self.seed} {self.step}', 'train', self.base['temperature'], max_new_tokens=LIMITS['P']))
+        "S5: every 20 steps 128 positions of the policy's own games are labelled. Half of a batch are of these, half are rows as S1 has them."
+        b, half = self.base, self.base['batch_size']//2
+        if self.step % 20 == 1:   # eight games side by side, so that they are played on and not only begun
+            met = visited_positions(self.model, self.tokenizer, 128, f'{self.seed} {self.step}', 'train', b['temperature'], 8, max_new_tokens=LIMITS['P'])
             self.collected += [(a.fen, a.moves, a.evals) for a in self.pool.analyse([p.fen for p in met])]
-        some = random.Random(f'dagger {self.seed} {self.step}').choices(self.collected, k=self.base['batch_size'])
-        self.learn([tokenize(best_first(policy_example(*row)), self.tokenizer) for row in some])
+        some = random.Random(f'dagger {self.seed} {self.step}').choices(self.collected, k=half)
+        return self.learn([self.labelled(e) for e in [*self.source.take('P', b['batch_size'] - half), *(policy_example(*row) for row in some)]])
 
     def grpo(self):
         "R arms: one step of the trainer."
-        row, _ = train_step(self.learner, self.source, self.step)
-        with open(self.out/'metrics.jsonl', 'a') as f: f.write(json.dumps(row | dict(cpu_s=round(self.spent, 2))) + '\n')
+        return train_step(self.learner, self.source, self.step)[0]
 
     def advance(self):
         "One step, charged."
         began = cpu_seconds()
         self.step += 1
-        getattr(self, self.kind)()
+        found = getattr(self, self.kind)()
         self.spent += cpu_seconds() - began
+        self.rows.append(dict(found or {}, step=self.step, cpu_s=round(self.spent, 2)))
 
     def save(self):
-        "Everything that the next step depends on."
-        state = dict(step=self.step, spent=self.spent, source=self.source.state_dict(), seen=self.seen, collected=self.collected, replay=self.replay,
-                     model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), learner=self.learner and self.learner.state_dict())
-        torch.save(state, self.out/'state.tmp')
-        os.replace(self.out/'state.tmp', self.out/'state.pt')
+        "Everything that the next step depends on; the answers of the engine too, so that a killed run pays for them again."
+        state = dict(step=self.step, spent=self.spent, source=self.source.state_dict(), seen=self.seen, collected=self.collected, replay=self.replay, rows=self.rows,
+                     model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), learner=self.learner and self.learner.state_dict(),
+                     engine=self.pool and self.pool.cache.db.serialize())
+        write_at_once(self.out/'state.pt', lambda path: torch.save(state, path))
+        write_at_once(self.out/'steps.jsonl', ''.join(json.dumps(row) + '\n' for row in self.rows))
 
     def restore(self):
         "Go on where the last `save` was."
         if not (self.out/'state.pt').exists(): return
-        state = torch.load(self.out/'state.pt', weights_only=False)
-        for name in ('step', 'spent', 'seen', 'collected', 'replay'): setattr(self, name, state[name])
+        state = torch.load(self.out/'state.pt', weights_only=False)   # written by `save`
+        for name in ('step', 'spent', 'seen', 'collected', 'replay', 'rows'): setattr(self, name, state[name])
         self.source.load_state_dict(state['source'])
         self.model.load_state_dict(state['model'])
         self.optimizer.load_state_dict(state['optimizer'])
         if self.learner: self.learner.load_state_dict(state['learner'])
+        if self.pool: self.pool.cache.db.deserialize(state['engine'])
+
+    def weights(self):
+        "The start of a SHA-256 over all weights."
+        h = hashlib.sha256()
+        for p in self.model.state_dict().values(): h.update(p.contiguous().numpy().tobytes())
+        return h.hexdigest()[:16]
 
     def close(self):
-        for x in (self.pool, self.learner and self.learner.scorer): x and x.close()
+        if self.pool: self.pool.close()
 
 
 def uniform_row(fen, tokenizer, rng):
@@ -171,64 +205,172 @@ def uniform_row(fen, tokenizer, rng):
     return replace(row, soft=soft)
 
 
-def measured(model, tokenizer, base, start):
+# ---- the exam
+
+def kept(file, make):
+    "What `make` gives, made once for all runs of an OUT."
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_at_once(file, json.dumps(make()))
+        print(f'{file.name}: sha256 {file_sha256(file)}', flush=True)
+    return json.loads(file.read_text())
+
+
+def fresh_fens(n):
+    "New positions of the kind of the shipped ones, in the eval split and not among those."
+    known = {position_key(e.fen) for e in load_rows('positions', 0.0, 0, 'eval')}
+    return list(islice((p.fen for p in generate_positions(10**7, 'claim') if held_out(p.fen) and position_key(p.fen) not in known), n))
+
+
+def fresh_rows(out, base, n):
+    "With labels as the shipped ones have them; best move, top-5 and regret need these."
+    def make():
+        with EnginePool(1000, workers=1) as pool: return [(a.fen, a.moves, a.evals) for a in pool.analyse(fresh_fens(n))]
+    return [policy_example(fen, tuple(moves), tuple(evals)) for fen, moves, evals in kept(out/'exam'/f'fresh-{n}.json', make)]
+
+
+def visited_by_start(out, base, n):
+    "Positions of the eval split that the starting model visits: the same for all arms."
+    def make():
+        model, tokenizer = load_model(base['model'])
+        return [p.fen for p in visited_positions(model, tokenizer, n, 'claim', 'eval', base['temperature'], 256, max_new_tokens=LIMITS['P'])]
+    return kept(out/'exam'/f'visited-{n}.json', make)
+
+
+def if_legal(judged):
+    "Best move and regret among the answers whose B is legal."
+    legal = judged[judged.legal_best == 1]
+    for metric in ('best_move', 'regret'):
+        values = legal[metric].dropna().to_numpy(float)[:, None]
+        (low,), (high,) = bootstrap(values) if len(values) else ([float('nan')],)*2
+        yield dict(metric=f'{metric}_if_legal', value=values.mean() if len(values) else float('nan'), low=low, high=high, n=len(values))
+
+
+def labelled_sets(stage, base, out):
+    "Name -> Examples, held out."
+    if stage['P']: yield 'P', fresh_rows(out, base, stage['P']) if stage['exam'] == 'fresh' else load_rows(base['data'], 0.0, 0, 'eval', stage['P'])[:]
+    if stage['exam'] == 'fresh' and base['published']: yield 'P published', load_rows(base['published'])[:]
+    if n := stage['A']: yield 'A random games', list(islice((e for e in generate_transitions(40*n, 'claim', 'eval', ordinary=1.0) if held_out(e.fen)), n))
+    if n := stage['special']:
+        for kind in ('illegal', 'mates'): yield f'A {kind}', list(islice((e for e in special_rows(kind, n + n//5, 'claim', 'eval') if held_out(e.fen)), n))
+
+
+def measured(model, tokenizer, stage, base, out):
     "Rows of the CSV, and the judged prompts by set."
-    n, found, judged = base['questions'], [], {}
+    found, judged = [], {}
     def add(name, table): found.extend(dict(set=name, **{k: r[k] for k in ('metric', 'value', 'low', 'high', 'n')}) for r in table)
-    sets = {'P held out': load_rows(base['data'], 0.0, 0, 'eval', n)[:],
-            'A random games': list(islice((e for e in generate_transitions(20*n, 'claim', 'eval', ordinary=1.0) if held_out(e.fen)), n)),
-            **{f'A {kind}': list(special_rows(kind, max(1, n//5), 'claim', 'eval')) for kind in ('illegal', 'mates')}}
-    for name, rows in sets.items():
+    for name, rows in labelled_sets(stage, base, out):
         judged[name] = judge_rows(model, tokenizer, rows, limits=LIMITS)
         table = summarize(judged[name])
         add(name, table[(table.slice == 'all') & table.metric.isin(SHOWN[name[0]])].to_dict('records'))
-    strange = {name: list(strange_positions(name)[:base['strange']]) for name in STRANGE}
-    strange['visited'] = [p.fen for p in visited_positions(start, tokenizer, base['strange'], 'claim', 'eval', base['temperature'], 512, max_new_tokens=LIMITS['P'])]
-    for name, fens in strange.items():
-        judged[name] = judge_by_rules(model, tokenizer, fens, LIMITS['P'])
-        for metric in ('format_valid', 'legal_best', 'coherence'):
-            value = float(judged[name][metric].mean())
-            low, high = wilson(value, len(fens))
-            add(name, [dict(metric=metric, value=value, low=low, high=high, n=len(fens))])
-    judged['chain'] = right_states(model, tokenizer, base['chains'], base['chain'], max_new_tokens=LIMITS['A'])
-    add('chain', [mean_run(judged['chain'])])
+        if name == 'P': add(name, if_legal(judged[name]))
+    if n := stage['strange']:
+        for name, fens in {**{name: strange_positions(name)[:n] for name in STRANGE}, 'visited': visited_by_start(out, base, n)}.items():
+            judged[name] = judge_by_rules(model, tokenizer, list(fens), LIMITS['P'])
+            for metric in ('format_valid', *SCORED):
+                value = float(judged[name][metric].mean())
+                low, high = wilson(value, len(fens))
+                add(name, [dict(metric=metric, value=value, low=low, high=high, n=len(fens))])
+    if stage['chains']:
+        judged['chain'] = right_states(model, tokenizer, stage['chains'], base['chain'], max_new_tokens=LIMITS['A'])
+        add('chain', [mean_run(judged['chain'])])
+    if stage['games']: add('self-play', summarize_play(self_play(model, tokenizer, stage['games'], world='rules', limits=LIMITS)).to_dict('records'))
     return found, judged
 
 
-def write(out, rows):
-    new = not (out/'arms.csv').exists()
-    with open(out/'arms.csv', 'a', newline='') as f:
-        writer = csv.DictWriter(f, list(rows[0]), lineterminator='\n')
-        if new: writer.writeheader()
-        writer.writerows(rows)
+# ---- runs
+
+def run_folder(out, arm, rate, seed): return Path(out)/f'{arm}-{rate:g}-{seed}'
 
 
-def done(out):
-    "Which (arm, learning rate, seed, budget) have been measured."
-    if not (out/'arms.csv').exists(): return set()
-    with open(out/'arms.csv', newline='') as f: return {(r['arm'], float(r['learning_rate']), int(r['seed']), float(r['budget'])) for r in csv.DictReader(f)}
+def as_csv(rows):
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
-def run(arm, plan, rate, seed, out):
-    "Train to every budget that has not been measured yet, and measure there."
-    wanted = [b for b in sorted(plan['base']['budgets']) if (arm, rate, seed, b) not in done(out)]
-    if not wanted: return
+def collected(out):
+    "All measures so far, (rows,) of a frame; and OUT/arms.csv is that."
+    parts = [pd.read_csv(f) for f in sorted(Path(out).glob('*/at-*.csv'))]
+    if not parts: return pd.DataFrame(columns=['stage', 'arm', 'learning_rate', 'seed', 'budget', 'steps', 'weights', 'set', 'metric', 'value'])
+    table = pd.concat(parts, ignore_index=True).sort_values(['stage', 'budget', 'arm', 'learning_rate', 'seed'], kind='stable')
+    write_at_once(Path(out)/'arms.csv', lambda path: table.to_csv(path, index=False, lineterminator='\n'))
+    return table
+
+
+def run(arm, plan, rate, seed, stage, out, steps=None):
+    "Train to every budget of a stage that has not been measured yet, and measure there; steps: (arm, rate, seed, budget) -> number, instead of the clock."
+    how, folder = plan['stages'][stage], run_folder(out, arm, rate, seed)
+    files = {b: folder/f'at-{stage}-{b:g}.csv' for b in sorted(how['budgets']) if arm != 'start' or b == min(how['budgets'])}
+    if all(f.exists() for f in files.values()): return
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with only_writer(folder): _run(arm, plan, rate, seed, stage, out, files, steps)
+    except ValueError as e:
+        if 'another process' not in str(e): raise
+        print(e, flush=True)
+
+
+def _run(arm, plan, rate, seed, stage, out, files, steps):
     it = Run(arm, plan, rate, seed, out)
     it.restore()
     saved = it.spent
-    for budget in wanted:
-        while it.spent < budget:
+    for budget, file in files.items():
+        while arm != 'start' and (it.step < steps[arm, rate, seed, budget] if steps else it.spent < budget):
             it.advance()
             if it.spent - saved > plan['base']['checkpoint']:
                 it.save()
                 saved = it.spent
+        if file.exists(): continue
         it.save()
-        rows, judged = measured(it.model, it.tokenizer, plan['base'], it.start)
-        for name, frame in judged.items(): frame.to_csv(it.out/f'judged-{budget:g}-{name.replace(" ", "-")}.csv', index=False, lineterminator='\n')
-        write(out, [dict(arm=arm, learning_rate=rate, seed=seed, budget=budget, spent=round(it.spent, 1), steps=it.step,
-                         **{k: round(v, 5) if isinstance(v, float) else v for k, v in r.items()}) for r in rows])
-        print(f'{arm} {rate:g} {seed}: {it.step} steps, {it.spent:.1f} CPU-seconds, {it.spent/it.step:.2f} a step', flush=True)
+        rows, judged = measured(it.model, it.tokenizer, plan['stages'][stage], plan['base'], Path(out))
+        for name, frame in judged.items(): frame.to_csv(it.out/f'judged-{stage}-{budget:g}-{name.replace(" ", "-")}.csv', index=False, lineterminator='\n')
+        about = dict(stage=stage, arm=arm, learning_rate=rate, seed=seed, budget=0.0 if arm == 'start' else budget, spent=round(it.spent, 1), steps=it.step, weights=it.weights())
+        write_at_once(file, as_csv([about | {k: round(float(v), 5) if k in ('value', 'low', 'high') else v for k, v in r.items()} for r in rows]))
+        print(f'{stage}: {arm} {rate:g} {seed}: {it.step} steps, {it.spent:.1f} CPU-seconds, {it.spent/max(1, it.step):.2f} a step', flush=True)
     it.close()
+    collected(out)
+
+
+# ---- what a stage runs
+
+def standing(table, stage, arm, rate, margin):
+    "How good a rate of an arm is in a stage, to be compared: are its guards kept, then the mean of `SCORED`; else how little is lost. At the largest budget."
+    def mean(who):
+        part = table[(table.stage == stage) & (table['set'] == 'P') & who]
+        return part[part.budget == part.budget.max()].groupby('metric').value.mean()
+    now, start = mean((table.arm == arm) & (table.learning_rate == rate)), mean(table.arm == 'start')
+    if now.empty or start.empty: raise SystemExit(f'the stage {stage} has to be complete first: nothing of {"start" if start.empty else arm}')
+    lost = max(sign*(start[m] - now[m]) for m, sign in GUARDED.items())
+    return (1, sum(now[m] for m in SCORED)/len(SCORED)) if lost <= margin else (0, -lost)
+
+
+def best_rate(table, stage, arm, base):
+    "The rate with the highest standing; of equals the lowest."
+    rates = sorted(table[(table.stage == stage) & (table.arm == arm)].learning_rate.unique())
+    if rates != sorted(base['learning_rates']): raise SystemExit(f'the stage {stage} has to be complete first: {arm} has rates {rates}')
+    return max(rates, key=lambda r: (standing(table, stage, arm, r, base['margin']), -r))
+
+
+def chosen(table, stage, plan):
+    "S1, the best other S and the best R."
+    def best(letter):
+        arms = [a for a in plan['arms'] if a[0] == letter and a != 'S1']
+        return max(arms, key=lambda a: standing(table, stage, a, best_rate(table, plan['stages'][stage]['tuned'], a, plan['base']), plan['base']['margin']))
+    return ['S1', best('S'), best('R')]
+
+
+def runs(plan, stage, out, arms=None):
+    "(arm, rate, seed) of a stage, in order: the start, then seed by seed."
+    how, base = plan['stages'][stage], plan['base']
+    named = [a for a in plan['arms'] if plan['arms'][a]['kind'] != 'start'] if how['arms'] == 'all' else chosen(collected(out), how['after'], plan)
+    yield 'start', 0.0, 0
+    for seed in how['seeds']:
+        for arm in named:
+            if arms and arm not in arms: continue
+            for rate in base['learning_rates'] if how['rates'] == 'all' else [best_rate(collected(out), how['tuned'], arm, base)]: yield arm, rate, seed
 
 
 def label_cost(base, n=100):
@@ -241,16 +383,35 @@ def label_cost(base, n=100):
         return (cpu_seconds() - began)/(n - 1)
 
 
-def main(file, out, *arms):
-    plan, out = tomllib.loads(Path(file).read_text()), Path(out)
-    if unknown := plan['base'].keys() - BASE.keys(): raise SystemExit(f'[base] has no {min(unknown)}')
-    plan['base'] = BASE | plan['base']
+def read_plan(file):
+    plan = tomllib.loads(Path(file).read_text())
+    for table, known in [(plan['base'], BASE), *((s, STAGE) for s in plan['stages'].values())]:
+        if unknown := table.keys() - known.keys(): raise SystemExit(f'the plan has an unknown line {min(unknown)}')
+    return dict(base=BASE | dict(published='') | plan['base'], stages={name: STAGE | s for name, s in plan['stages'].items()}, arms=dict(start=dict(kind='start')) | plan['arms'])
+
+
+def read_steps(file):
+    return {(r.arm, r.learning_rate, r.seed, r.budget): r.steps for r in pd.read_csv(file).itertuples()}
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('plan')
+    parser.add_argument('out', type=Path)
+    parser.add_argument('stages', nargs='+', help='names of stages, or label_cost')
+    parser.add_argument('--arms', nargs='*', help='only these')
+    parser.add_argument('--published', default='', help='a file of published rows, asked as it is where the exam is fresh')
+    parser.add_argument('--steps', help='arms.csv of an earlier run')
+    asked = parser.parse_args(argv)
+    plan = read_plan(asked.plan)
+    plan['base']['published'] = asked.published
     torch.set_num_threads(plan['base']['threads'])
-    out.mkdir(parents=True, exist_ok=True)
-    if arms == ('label_cost',): return print(f'label_cost = {label_cost(plan["base"]):.4f}')
-    for seed in plan['base']['seeds']:
-        for arm in arms or plan['arms']:
-            for rate in plan['arms'][arm].get('learning_rates', plan['base']['learning_rates']): run(arm, plan, rate, seed, out)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    if asked.stages == ['label_cost']: return print(f'label_cost = {label_cost(plan["base"]):.4f}')
+    if unknown := (set(asked.stages) - set(plan['stages'])) | (set(asked.arms or []) - set(plan['arms'])): raise SystemExit(f'the plan has no {min(unknown)}')
+    steps = asked.steps and read_steps(asked.steps)
+    for stage in asked.stages:
+        for arm, rate, seed in runs(plan, stage, asked.out, asked.arms): run(arm, plan, rate, seed, stage, asked.out, steps)
 
 
-if __name__ == '__main__': main(*sys.argv[1:])
+if __name__ == '__main__': main()

@@ -18,6 +18,7 @@ from ..reward.scoring import Scorer
 from ..lm.generate import Rollouts, distinct_completions
 from .grpo import group_advantages, reward_scale
 from .experience import Experience
+from .ranks import by_one
 
 # %% ../../nbs/grpo/08_exact_best.ipynb #37745e4e
 @lru_cache(4)
@@ -159,7 +160,7 @@ def exact_move(
         asked = [(batch.examples[i//G], _with_best(r.completion_ids[i, :max(0, place[i])], tokenizer)) for i in rows.tolist() if there[i]]
         prompt, some = rows[there[rows]].cpu()//G, there[rows].long()
         row = ((some.cumsum(0) - 1).clamp(min=0)[inverse]).cpu()
-    worth = _worths(asked, tokenizer, scorer, step)
+    worth = by_one(lambda: _worths(asked, tokenizer, scorer, step))   # of several ranks one asks, and all know
     if r.vocabulary is not None: worth = worth[:, r.vocabulary.cpu()]
     if not len(worth): worth, prompt = worth.new_zeros(1, worth.shape[1]), torch.zeros(1, dtype=torch.int64)
     return _in_advantages(place.cpu(), row, worth, prompt, r, rewards, config, scale)
