@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -211,11 +212,40 @@ def test_rates_and_arms_are_chosen_by_rule(claim):
     with pytest.raises(SystemExit, match='complete first: nothing of'): claim.chosen(table, 'screening', plan)
 
 
+def test_the_verdict(claim, tmp_path, monkeypatch):
+    "R is 10 points ahead of S1 and equal to S2 on average; a bootstrap that ignored the seeds would be far too narrow."
+    monkeypatch.setattr(claim, 'chosen', lambda *how: ['S1', 'S2', 'R1'])
+    monkeypatch.setattr(claim, 'best_rate', lambda *how: 0.1)
+    rng, n, seeds = np.random.default_rng(0), 400, [10, 11, 12, 13, 14]
+    easy = rng.random(n)
+    for arm, level in dict(start=0.5, S1=0.6, S2=0.7, R1=0.7).items():
+        for s in seeds if arm != 'start' else [0]:
+            folder = claim.run_folder(tmp_path, arm, 0.1 if arm != 'start' else 0.0, s)
+            folder.mkdir()
+            more = 0.03*(-1)**s if arm == 'S2' else 0
+            right = (easy < level + more).astype(float)
+            for where, columns in [('P', ('legal_best', 'coherence', 'best_move', 'top5_overlap', 'regret')), ('chain', ('right',)), ('A-random-games', ('exact',)), ('A-illegal', ('recall_illegal',)), ('A-mates', ('recall_mate',))]:
+                frame = pd.DataFrame({c: right for c in columns})
+                if 'regret' in columns: frame.loc[:n//2, 'regret'] = np.nan
+                frame.to_csv(folder/f'judged-final-7-{where}.csv', index=False)
+    plan = dict(base=claim.BASE, arms={}, stages=dict(final=claim.STAGE | dict(seeds=seeds, budgets=[7])))
+    found = claim.verdict(plan, 'final', tmp_path).set_index(['metric', 'against'])
+    one, other = found.loc[('legal_best', 'S1')], found.loc[('legal_best', 'S2')]
+    assert abs(one.difference - 0.1) < 0.03 and one.low > 0 and one.holm and one.seeds_ahead == 5
+    assert other.low < 0 < other.high and not other.holm and 0 < other.seeds_ahead < 5
+    assert found.holm.sum() == 3 and found.loc[('regret', 'start')].difference == pytest.approx(0.2, abs=0.05) and len(found) == 6 + 9
+    constant = np.tile(np.array([[0.1], [-0.1], [0.2], [0.0], [0.3]]), (1, 5000))
+    alone = claim.paired(constant)
+    assert alone['difference'] == pytest.approx(0.1) and alone['high'] - alone['low'] > 0.15 and claim.paired(constant, family=6)['low'] < alone['low']
+
+
 def test_the_registered_plan_can_be_read(claim, tmp_path):
     plan = claim.read_plan(claim.__file__.replace('.py', '.toml'))
     assert len(list(claim.runs(plan, 'tuning', tmp_path))) == 1 + 9*3 and list(claim.runs(plan, 'tuning', tmp_path, ['R1']))[1:] == [('R1', r, 0) for r in (3e-5, 1e-4, 3e-4)]
     for name, arm in plan['arms'].items():
         if arm['kind'] == 'grpo': TrainConfig(**{k: v for k, v in arm.items() if k != 'kind'})
+    with pytest.raises(SystemExit, match='another nano: sha256 0000'): claim.check_start(plan['base'] | dict(sha256=64*'0'))
+    claim.check_start(plan['base'] | dict(sha256=64*'0', model='elsewhere'))
     (tmp_path/'wrong.toml').write_text('[base]\nlearning_rate = 1\n[stages]\n[arms]\n')
     with pytest.raises(SystemExit, match='unknown line learning_rate'): claim.read_plan(tmp_path/'wrong.toml')
 

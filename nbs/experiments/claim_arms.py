@@ -15,10 +15,11 @@ OUT/arms.csv collects the measures. Several commands may work in one OUT: a run 
 Kinds of arms: `labels` (rows as Stockfish labelled them; `charged` true adds `label_cost` CPU-seconds for each new position),
 `uniform` (the rules' labels: any legal move), `rejection` (sample, keep what is coherent, learn it), `dagger` (half of it rows, half
 positions that the policy visits, labelled by Stockfish), `grpo` (all other fields are those of `TrainConfig`), `start` (no step)."""
-import argparse, csv, hashlib, io, json, os, random, resource, time, tomllib
+import argparse, csv, hashlib, importlib.resources, io, json, os, random, resource, time, tomllib
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+import numpy as np
 import pandas as pd
 import torch
 from rookworld_nb.apps.play import self_play, summarize_play
@@ -38,12 +39,14 @@ from rookworld_nb.measure.evaluate import judge_rows, summarize
 from rookworld_nb.measure.strange import STRANGE, judge_by_rules, mean_run, right_states, strange_positions, visited_positions
 from rookworld_nb.measure.measures import bootstrap, wilson
 from rookworld_nb.measure.suites import held_out
+from rookworld_nb.report.report import holm
 from rookworld_nb.reward.scoring import Scorer
 from rookworld_nb.run.checkpoint import only_writer
 from rookworld_nb.run.pretrain import supervised_step
 from rookworld_nb.run.targets import TokenRow, TokenRows, best_first, tokenize
 
-BASE = dict(model='nano', data='positions', learning_rates=[1e-4], batch_size=64,
+BASE = dict(model='nano', sha256='',   # of the weights of nano that the plan was made for; others are refused
+            data='positions', learning_rates=[1e-4], batch_size=64,
             replay=0.25,         # share of a supervised batch that the starting model wrote itself, sampled at 1
             replay_rows=512,     # of such rows, made once and charged
             label_cost=0.007,    # CPU-seconds of one label, measured with `python claim_arms.py PLAN.toml OUT label_cost`
@@ -58,7 +61,7 @@ STAGE = dict(seeds=[0], budgets=[20.0],
 RECIPE = dict(spread=0.01, legal_share=0.05, eval_weight=0.3, repeat_weight=0.5)   # of a labelled row: that of `nano` itself
 LIMITS = dict(P=24, A=64)   # tokens of an answer in the chess vocabulary
 SCORED = ('legal_best', 'coherence')                              # what rates and arms are chosen by, on P
-GUARDED = dict(best_move=1, top5_overlap=1, regret=-1)            # and what must not be lost; sign: better
+GUARDED = dict(best_move=1, top5_overlap=1, regret=-1)            # and what must not be lost there; the sign of better
 SHOWN = dict(P=['format_valid', *SCORED, *GUARDED], A=['exact', 'fen_exact', 'recall_illegal', 'recall_mate'])
 
 
@@ -383,11 +386,64 @@ def label_cost(base, n=100):
         return (cpu_seconds() - began)/(n - 1)
 
 
+# ---- what follows
+
+PRIMARY = dict(legal_best='P', coherence='P', right_states='chain')
+GUARDS = dict(best_move='P', top5_overlap='P', regret='P', exact='A random games', recall_illegal='A illegal', recall_mate='A mates')
+COLUMN = dict(right_states='right')   # of a judged file, where it is not the name of the metric
+
+
+def answers(out, stage, budget, arm, rate, seeds, metric, where):
+    "One value a prompt, (seeds, n); the start is the same for all seeds."
+    folders = [run_folder(out, arm, rate, s) for s in (seeds if arm != 'start' else [0])]
+    name = f'judged-{stage}-{budget:g}-{where.replace(" ", "-")}.csv'
+    found = np.array([pd.read_csv(f/name)[COLUMN.get(metric, metric)].to_numpy(float) for f in folders])
+    return np.broadcast_to(found, (len(seeds), found.shape[1]))
+
+
+def paired(d, family=1, resamples=4000):
+    "Mean of the differences (seeds, n), NaN where nothing was asked; a bootstrap over seeds and prompts gives the interval, 95 % for a whole family, and p."
+    rng, known, d = np.random.default_rng(0), ~np.isnan(d), np.nan_to_num(d)
+    means = []
+    for _ in range(resamples//250):
+        seeds, prompts = (rng.multinomial(k, np.full(k, 1/k), 250) for k in d.shape)
+        means.append(np.einsum('bn,bn->b', seeds @ d, prompts)/np.einsum('bn,bn->b', seeds @ known.astype(float), prompts))
+    means = np.concatenate(means)
+    low, high = np.quantile(means, [0.025/family, 1 - 0.025/family])
+    p = min(1, 2*(1 + min((means <= 0).sum(), (means >= 0).sum()))/(1 + len(means)))
+    return dict(difference=d.sum()/known.sum(), low=low, high=high, p=p, seeds_ahead=int((d.sum(1) > 0).sum()))
+
+
+def verdict(plan, stage, out):
+    "The best R arm against every S arm of a stage on the primaries, `holm` where the difference stands among all of them; and against the start on the guards."
+    how, base, table, found = plan['stages'][stage], plan['base'], collected(out), []
+    arms = chosen(table, how['after'], plan)
+    rates, first = {a: best_rate(table, how['tuned'], a, base) for a in arms} | dict(start=0.0), min(how['budgets'])
+    def values(budget, arm, metric, where): return answers(out, stage, first if arm == 'start' else budget, arm, rates[arm], how['seeds'], metric, where)
+    for budget in how['budgets']:
+        part, pairs = [], [(m, w, arm) for m, w in PRIMARY.items() for arm in arms[:-1]]
+        for metric, where, arm in [*pairs, *((m, w, 'start') for m, w in {**PRIMARY, **GUARDS}.items())]:
+            family = len(pairs) if arm != 'start' else 1
+            part.append(dict(budget=budget, arm=arms[-1], against=arm, metric=metric) | paired(values(budget, arms[-1], metric, where) - values(budget, arm, metric, where), family))
+        part = pd.DataFrame(part)
+        found.append(part.assign(holm=holm(part.p.where(part.index < len(pairs)))))
+    found = pd.concat(found, ignore_index=True)
+    write_at_once(Path(out)/f'verdict-{stage}.csv', lambda path: found.round(5).to_csv(path, index=False, lineterminator='\n'))
+    return found
+
+
 def read_plan(file):
     plan = tomllib.loads(Path(file).read_text())
     for table, known in [(plan['base'], BASE), *((s, STAGE) for s in plan['stages'].values())]:
         if unknown := table.keys() - known.keys(): raise SystemExit(f'the plan has an unknown line {min(unknown)}')
     return dict(base=BASE | dict(published='') | plan['base'], stages={name: STAGE | s for name, s in plan['stages'].items()}, arms=dict(start=dict(kind='start')) | plan['arms'])
+
+
+def check_start(base):
+    "Refuse another starting model than the plan's."
+    file = importlib.resources.files('rookworld_nb')/'assets'/'nano'/'model.safetensors'
+    if base['sha256'] and base['model'] == 'nano' and (found := file_sha256(file)) != base['sha256']:
+        raise SystemExit(f'the plan was made for another nano: sha256 {base["sha256"][:12]}…, not {found[:12]}…')
 
 
 def read_steps(file):
@@ -398,16 +454,18 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('plan')
     parser.add_argument('out', type=Path)
-    parser.add_argument('stages', nargs='+', help='names of stages, or label_cost')
+    parser.add_argument('stages', nargs='+', help='names of stages, or label_cost; or verdict and the name of a stage')
     parser.add_argument('--arms', nargs='*', help='only these')
     parser.add_argument('--published', default='', help='a file of published rows, asked as it is where the exam is fresh')
     parser.add_argument('--steps', help='arms.csv of an earlier run')
     asked = parser.parse_args(argv)
     plan = read_plan(asked.plan)
     plan['base']['published'] = asked.published
+    check_start(plan['base'])
     torch.set_num_threads(plan['base']['threads'])
     asked.out.mkdir(parents=True, exist_ok=True)
     if asked.stages == ['label_cost']: return print(f'label_cost = {label_cost(plan["base"]):.4f}')
+    if asked.stages[0] == 'verdict': return print(verdict(plan, asked.stages[1], asked.out).round(4).to_string())
     if unknown := (set(asked.stages) - set(plan['stages'])) | (set(asked.arms or []) - set(plan['arms'])): raise SystemExit(f'the plan has no {min(unknown)}')
     steps = asked.steps and read_steps(asked.steps)
     for stage in asked.stages:
