@@ -260,6 +260,15 @@ def test_what_is_asked_is_held_out(nano):
     assert {split_of(p.fen) for p in met} == {'train'} and max(int(p.fen.split()[-1]) for p in met) > 6
 
 
+def test_what_is_replayed_is_what_the_start_drew(tmp_path, claim):
+    "Its loss is the entropy of the start (1.9 nats a token here); answers read back from their text, odd ones as bytes, would cost 10 nats a token."
+    run = claim.Run('S1', dict(base=claim.BASE | dict(replay_rows=128), arms=dict(S1=dict(kind='labels'))), 1e-4, 0, tmp_path)
+    assert run.replayed(6) == 2 and 120 < len(run.replay) <= 128
+    each = torch.tensor([completion_loss(run.start, TokenRows([row]).batch(torch.tensor([0]))).item() for row in run.replay])
+    assert each.max() < 5 and 1.5 < each.mean() < 2.5
+    assert all(row.completion[-1] == run.tokenizer.eot for row in run.replay)
+
+
 def test_the_label_time_is_charged_once(tmp_path, claim):
     spent = {}
     for charged in (False, True):

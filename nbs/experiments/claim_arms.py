@@ -113,7 +113,9 @@ class Run:
             for at in range(0, len(asked), 128):
                 some = asked[at:at+128]
                 said = generate(self.start, self.tokenizer, [e.prompt(self.tokenizer.style) for e in some], 1, LIMITS['P'], 1.0, seed=at)
-                self.replay += [self.token_row(e.prompt(), text) for e, text, cut in zip(some, said.completions, said.truncated.tolist()) if not cut]
+                # the ids that were drawn: one answer in fourteen has a token in the wrong place, and its text would be read as other, most unlikely, ids
+                self.replay += [TokenRow(self.tokenizer.encode(e.prompt()), ids[known].tolist())
+                                for e, ids, known, cut in zip(some, said.completion_ids, said.completion_mask, said.truncated.tolist()) if not cut]
         return round(rows*share/(1 - share)) if share else 0
 
     def learn(self, rows):
