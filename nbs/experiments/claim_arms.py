@@ -172,22 +172,24 @@ class Run:
 
     def save(self):
         "Everything that the next step depends on; the answers of the engine too, so that a killed run pays for them again."
-        state = dict(step=self.step, spent=self.spent, source=self.source.state_dict(), seen=self.seen, collected=self.collected, replay=self.replay, rows=self.rows,
+        state = dict(step=self.step, spent=self.spent, source=self.source.state_dict(), seen=sorted(self.seen), collected=self.collected,
+                     replay=[(r.prompt, r.completion) for r in self.replay], rows=self.rows,
                      model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), learner=self.learner and self.learner.state_dict(),
-                     engine=self.pool and self.pool.cache.db.serialize())
+                     engine=self.pool and torch.frombuffer(bytearray(self.pool.cache.db.serialize()), dtype=torch.uint8))
         write_at_once(self.out/'state.pt', lambda path: torch.save(state, path))
         write_at_once(self.out/'steps.jsonl', ''.join(json.dumps(row) + '\n' for row in self.rows))
 
     def restore(self):
         "Go on where the last `save` was."
         if not (self.out/'state.pt').exists(): return
-        state = torch.load(self.out/'state.pt', weights_only=False)   # written by `save`
-        for name in ('step', 'spent', 'seen', 'collected', 'replay', 'rows'): setattr(self, name, state[name])
+        state = torch.load(self.out/'state.pt', weights_only=True)
+        for name in ('step', 'spent', 'collected', 'rows'): setattr(self, name, state[name])
+        self.seen, self.replay = set(state['seen']), [TokenRow(*ids) for ids in state['replay']]
         self.source.load_state_dict(state['source'])
         self.model.load_state_dict(state['model'])
         self.optimizer.load_state_dict(state['optimizer'])
         if self.learner: self.learner.load_state_dict(state['learner'])
-        if self.pool: self.pool.cache.db.deserialize(state['engine'])
+        if self.pool: self.pool.cache.db.deserialize(state['engine'].numpy().tobytes())
 
     def weights(self):
         "The start of a SHA-256 over all weights."
