@@ -17,6 +17,7 @@ from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..chess.dataset import Example, Rows
 from ..reward.reward_scorer import WEIGHTS, Score
 from ..reward.scoring import Scorer, make_scorer
+from ..lm.drafts import Drafts
 from ..lm.generate import Rollouts, concat_rollouts, generate
 from .grpo import overlong_penalty, zero_signal_groups
 from .ranks import everywhere, my_share, rank, world
@@ -161,6 +162,13 @@ def collect(
 def _on_cpu(batch, seconds): return batch and replace(batch, rollouts=batch.rollouts.to('cpu')), seconds
 
 
+def _truths(model, tokenizer, examples):
+    "The true answers to A as drafts; None where a GPU replays fixed shapes."
+    if model.fixed_shapes: return None
+    texts = [e.completion(tokenizer.style) if e.kind == 'A' else None for e in examples]
+    return Drafts.of(tokenizer, texts, model.wte.weight.device)
+
+
 def _collect_share(model, tokenizer, examples, places, config, seed, scorer, step):
     "`collect` of some prompts, whose places in the batch are known; None without any."
     if not examples: return None, (0., 0.)
@@ -168,7 +176,8 @@ def _collect_share(model, tokenizer, examples, places, config, seed, scorer, ste
     settings, limits = [sampling_settings(e.kind, config) for e in examples], config.token_limits
     how = {name: [s[name] for s in settings] for name in settings[0]}
     rollouts = generate(model, tokenizer, [e.prompt(tokenizer.style) for e in examples], G, config.max_new_tokens,
-                        seed=seed, limits=[limits[e.kind] for e in examples], vocabulary=sampled_ids(tokenizer, config), places=places, **how)
+                        seed=seed, limits=[limits[e.kind] for e in examples], vocabulary=sampled_ids(tokenizer, config),
+                        drafts=_truths(model, tokenizer, examples), places=places, **how)
     t1 = time.perf_counter()
     scores = (scorer or make_scorer(config)).score(examples, rollouts.completions, step)
     rewards = torch.tensor([s.total for s in scores]).view(len(examples), G)
