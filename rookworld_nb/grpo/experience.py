@@ -16,6 +16,7 @@ from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..chess.dataset import Example, Rows
 from ..reward.reward_scorer import WEIGHTS, Score
+from ..reward.coherence import RULES_WEIGHTS
 from ..reward.scoring import Scorer, make_scorer
 from ..lm.drafts import Drafts
 from ..lm.generate import Rollouts, concat_rollouts, generate
@@ -197,11 +198,12 @@ def shaped_rewards(
 
 def silent_groups(
     batch: Experience,   # P groups of G
-    config: TrainConfig, # baseline, and see `shaped_rewards`
+    config: TrainConfig, # baseline, exact_best, and see `shaped_rewards`
 ) -> Tensor:             # (P,) bool
     "The groups without signal."
     if config.baseline in OUTSIDE_BASELINES: return torch.zeros(len(batch.rewards), dtype=torch.bool)
-    return zero_signal_groups(shaped_rewards(batch, config))
+    known = torch.tensor([config.exact_best != 'off' and e.kind == 'P' for e in batch.examples])   # by the worth of all moves
+    return zero_signal_groups(shaped_rewards(batch, config)) & ~known
 
 # %% ../../nbs/grpo/04_experience.ipynb #3525d2f3
 def rollout_seed(
@@ -330,7 +332,8 @@ def _mean_parts(batch: Experience) -> dict: # mean reward earned by every part, 
     parts, G = {}, batch.rewards.shape[1]
     for kind in 'PA':
         scores = [s for i, s in enumerate(batch.scores) if batch.examples[i // G].kind == kind]
-        for name in WEIGHTS[kind]:
+        seldom = [name for name in RULES_WEIGHTS if any(name in s.parts for s in scores)]   # reward_source rules
+        for name in dict.fromkeys([*WEIGHTS[kind], *seldom]):
             parts[f"part_{kind.lower()}_{name.replace(' ', '_')}"] = (
                 sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None)
     return parts
