@@ -188,7 +188,7 @@ class TrainFront:
     group_size: GroupSize = 8         # completions sampled per prompt (G)
     env_ratio: Share = 0.5            # share of A prompts (environment); the rest are P (policy)
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
-    reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'auto' # where the truth comes from: row, rules (P: legality only) or Stockfish (P; A asks the rules); auto: rules for A, row for P
+    reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'auto' # where the truth comes from: row, rules (P: legality and coherence, no label) or Stockfish (P; A asks the rules); auto: rules for A, row for P
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
     kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it
     learning_rate: Positive = 1e-4    # of AdamW, after warm-up
@@ -248,8 +248,9 @@ class TrainEngine:
 class TrainAdvantages:
     "What a reward is compared with, and the value head (baseline value)."
     baseline: Literal['group_mean', 'leave_one_out', 'ema', 'adaptive', 'value'] = 'group_mean' # what a reward is compared with
-    advantage_scale: Literal['auto', 'group', 'batch', 'none'] = 'auto' # divide by the std of the group, of the batch, or not at all (alias center); auto is group, with baseline ema or value batch
+    advantage_scale: Literal['auto', 'group', 'batch', 'none'] = 'auto' # divide by the std of the group, of the batch, or not at all (alias center); auto is group, with baseline ema or value, or with exact_best, batch
     min_std: NotNegative = 0.0        # a smaller std counts as this much
+    exact_best: Literal['off', 'first', 'best'] = 'off' # P: the expectation over all moves instead of the drawn one's term, at the first candidate (answers that name the best move first) or at B, see grpo.exact_best
     gae: bool = True                  # baseline value: generalised advantage estimation; off, the return minus the value
     gamma: Share = 1.0                # GAE: discount per token
     gae_lambda: Share = 0.99          # GAE: 0 trusts the value head, 1 the reward
@@ -388,6 +389,12 @@ def _check_train_choices(c):
     elif c.kl_type != 'kl_pi_ref':
         c._require(f'auto, k2, k3_ratio or full with kl_type {c.kl_type} (the gradient of the others is that of no KL, see grpo.kl)',
                    lambda v: v not in ('k1', 'k3'), 'kl_estimator')
+    if c.exact_best != 'off':
+        c._require('group_mean or leave_one_out with exact_best', lambda v: v in ('group_mean', 'leave_one_out'), 'baseline')
+        if not c.min_std:
+            c._require('auto, batch or none with exact_best (a group of equal rewards has std 0; or give min_std)', lambda v: v != 'group', 'advantage_scale')
+        c._require('1 with exact_best (no clip holds the expectation where the policy has moved)', lambda v: v == 1, 'inner_steps', 'minibatches')
+        c._require('false with exact_best, which compares scores as they are', lambda v: not v, 'normalize_rewards')
     if c.reward_function:
         for name in ('reward_source', 'reward_shaping', 'reward_weights', 'reward_warmup_steps'):
             c._require('left out with reward_function, which replaces it', lambda v: v == c.__dataclass_fields__[name].default, name)

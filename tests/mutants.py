@@ -9,11 +9,13 @@ import argparse, ast, contextlib, csv, ctypes, functools, importlib, json, os, r
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 from faults import faults, short
 
 TESTS = Path(__file__).resolve().parent
 ROOT, NBS, EQUIVALENT = TESTS.parent, TESTS.parent/'nbs', TESTS/'mutants_equivalent.csv'
-PAGES = {'index', '99_house', '02_page', 'report/01_run_files', 'report/02_curves', 'report/03_cards', 'report/04_report', 'apps/05_cli'}   # rooms that show and order, and compute little
+PAGES = {'index', '98_front_door', '99_house', '02_page', 'report/01_run_files', 'report/02_curves', 'report/03_cards', 'report/04_report', 'apps/05_cli'}   # rooms that show and order, and compute little
 FLAGGED = re.compile(r'^#\|\s*(slow|gpu|net|engine|default_exp|eval:\s*false)', re.M)
 MEMORY = 12 << 30   # bytes a fault may ask for
 
@@ -130,6 +132,7 @@ def prepare():
     import torch
     torch.set_num_threads(1)
     for name in ('grpo.grpo', 'chess.dataset', 'lm.loader', 'reward.reward_scorer', 'lm.generate'): importlib.import_module(f'rookworld_nb.{name}')
+    InteractiveShell.instance(config=Config(HistoryManager=dict(enabled=False)))   # lessons that draw in place ask whether this is a notebook
 
 
 # The test files, for what the lessons leave alive: in a copy of the package where one module has the fault.

@@ -16,7 +16,9 @@ from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..chess.dataset import Example, Rows
 from ..reward.reward_scorer import WEIGHTS, Score
+from ..reward.coherence import RULES_WEIGHTS
 from ..reward.scoring import Scorer, make_scorer
+from ..lm.drafts import Drafts
 from ..lm.generate import Rollouts, concat_rollouts, generate
 from .grpo import overlong_penalty, zero_signal_groups
 from .ranks import everywhere, my_share, rank, world
@@ -161,6 +163,13 @@ def collect(
 def _on_cpu(batch, seconds): return batch and replace(batch, rollouts=batch.rollouts.to('cpu')), seconds
 
 
+def _truths(model, tokenizer, examples):
+    "The true answers to A as drafts; None where a GPU replays fixed shapes."
+    if model.fixed_shapes: return None
+    texts = [e.completion(tokenizer.style) if e.kind == 'A' else None for e in examples]
+    return Drafts.of(tokenizer, texts, model.wte.weight.device)
+
+
 def _collect_share(model, tokenizer, examples, places, config, seed, scorer, step):
     "`collect` of some prompts, whose places in the batch are known; None without any."
     if not examples: return None, (0., 0.)
@@ -168,7 +177,8 @@ def _collect_share(model, tokenizer, examples, places, config, seed, scorer, ste
     settings, limits = [sampling_settings(e.kind, config) for e in examples], config.token_limits
     how = {name: [s[name] for s in settings] for name in settings[0]}
     rollouts = generate(model, tokenizer, [e.prompt(tokenizer.style) for e in examples], G, config.max_new_tokens,
-                        seed=seed, limits=[limits[e.kind] for e in examples], vocabulary=sampled_ids(tokenizer, config), places=places, **how)
+                        seed=seed, limits=[limits[e.kind] for e in examples], vocabulary=sampled_ids(tokenizer, config),
+                        drafts=_truths(model, tokenizer, examples), places=places, **how)
     t1 = time.perf_counter()
     scores = (scorer or make_scorer(config)).score(examples, rollouts.completions, step)
     rewards = torch.tensor([s.total for s in scores]).view(len(examples), G)
@@ -188,11 +198,12 @@ def shaped_rewards(
 
 def silent_groups(
     batch: Experience,   # P groups of G
-    config: TrainConfig, # baseline, and see `shaped_rewards`
+    config: TrainConfig, # baseline, exact_best, and see `shaped_rewards`
 ) -> Tensor:             # (P,) bool
     "The groups without signal."
     if config.baseline in OUTSIDE_BASELINES: return torch.zeros(len(batch.rewards), dtype=torch.bool)
-    return zero_signal_groups(shaped_rewards(batch, config))
+    known = torch.tensor([config.exact_best != 'off' and e.kind == 'P' for e in batch.examples])   # by the worth of all moves
+    return zero_signal_groups(shaped_rewards(batch, config)) & ~known
 
 # %% ../../nbs/grpo/04_experience.ipynb #3525d2f3
 def rollout_seed(
@@ -321,7 +332,8 @@ def _mean_parts(batch: Experience) -> dict: # mean reward earned by every part, 
     parts, G = {}, batch.rewards.shape[1]
     for kind in 'PA':
         scores = [s for i, s in enumerate(batch.scores) if batch.examples[i // G].kind == kind]
-        for name in WEIGHTS[kind]:
+        seldom = [name for name in RULES_WEIGHTS if any(name in s.parts for s in scores)]   # reward_source rules
+        for name in dict.fromkeys([*WEIGHTS[kind], *seldom]):
             parts[f"part_{kind.lower()}_{name.replace(' ', '_')}"] = (
                 sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None)
     return parts

@@ -25,6 +25,7 @@ from .grpo import (RunningMoments, aggregate_tokens, TokenFacts, group_advantage
 from .head import Head
 from .kl import KLController, kl_of_facts, kl_tokens, mix_reference
 from .value import ValueHead, explained_variance, gae, token_rewards, value_loss
+from .exact_best import ExactMove, exact_move, expected_worth, move_tokens
 from .experience import Experience, PromptSource, StepFacts, gather, rollout_seed, shaped_rewards
 from .ranks import check_same, everywhere, my_share, sum_gradients
 
@@ -46,6 +47,7 @@ class Learner:
     ):
         device, self.numbers = model.wte.weight.device, set_numbers(model, config.dtype, config.compile)
         self.model, self.tokenizer, self.config, self.best_reward = model, tokenizer, config, -1.0
+        if config.exact_best != 'off': move_tokens(tokenizer)   # refused here, not in the first step
         self.scorer, fewer = scorer or make_scorer(config), config.entropy_over == 'task' and config.vocabulary == 'full'
         self.entropy_ids = tokenizer.answer_ids.to(device) if fewer else None   # the entropy is over these; None: all
         self.value_head = (ValueHead(model.config.n_embd).to(device, model.wte.weight.dtype)
@@ -54,8 +56,7 @@ class Learner:
         self.reference, self.start = (still, None) if config.kl_coef else (None, still)   # held to; only looked at
         self.kl = KLController(config.kl_controller, config.kl_coef, config.kl_target, config.kl_horizon,
                                config.kl_coef_min, config.kl_coef_max, config.kl_warmup_steps, config.kl_warmup_factor)
-        self.reward_moments, self.baseline_moments = (
-            RunningMoments(config.ema_momentum), RunningMoments(config.ema_momentum))
+        self.reward_moments, self.baseline_moments = (RunningMoments(config.ema_momentum) for _ in range(2))
         self.recoveries, self.micro_batch_size = 0, config.completions_per_step if config.micro_batch_size == 'auto' else config.micro_batch_size
         self.optimizer = make_optimizer(self.parameters(), config)
 
@@ -136,6 +137,7 @@ class Targets:
     kl_coef: float                    # of this step
     values: Tensor|None = None        # (B, T) float, the value head's outputs before the update
     returns: Tensor|None = None       # (B, T) float, their targets
+    exact: ExactMove|None = None      # with exact_best
 
     def select(
         self,
@@ -144,7 +146,7 @@ class Targets:
     ) -> 'Targets':
         "Those of a micro-batch."
         cut = lambda x: None if x is None else x[rows] if x.ndim == 1 else x[rows, :width]
-        return Targets(cut(self.advantages), self.kl_coef, cut(self.values), cut(self.returns))
+        return Targets(cut(self.advantages), self.kl_coef, cut(self.values), cut(self.returns), self.exact and self.exact.select(rows))
 
 # %% ../../nbs/grpo/05_step.ipynb #a3a32990
 def _estimator_of(
@@ -195,9 +197,9 @@ def _look_back(learner, r: Rollouts) -> tuple[Tensor, Tensor]: # values (B, T), 
 def _scale_of(
     config: TrainConfig, # advantage_scale, baseline
 ) -> str:                # 'group', 'batch' or 'none'
-    "What advantages are divided by. With a baseline from outside the group, equal rewards still carry signal, so their std of 0 cannot be the scale."
+    "What advantages are divided by. With a baseline from outside the group, or with the worth of every move, equal rewards still carry signal, so their std of 0 cannot be the scale."
     if config.advantage_scale != 'auto': return config.advantage_scale
-    return 'batch' if config.baseline in OUTSIDE_BASELINES else 'group'
+    return 'batch' if config.baseline in OUTSIDE_BASELINES or config.exact_best != 'off' else 'group'
 
 # %% ../../nbs/grpo/05_step.ipynb #0a629162
 def make_targets(
@@ -226,7 +228,8 @@ def make_targets(
         learner.baseline_moments.update(rewards)
         facts.baseline_reward = known
     advantages = group_advantages(rewards, _scale_of(config), config.baseline, known, min_std=config.min_std)
-    return Targets(to_device(advantages.flatten(), r.logprobs.device), kl_coef)
+    exact = None if config.exact_best == 'off' else exact_move(batch, rewards, learner.tokenizer, learner.scorer, config, _scale_of(config), facts.step)
+    return Targets(to_device(advantages.flatten(), r.logprobs.device), kl_coef, exact=exact)
 
 
 def _value_targets(learner, r, rewards, values, penalties, kl_coef, facts) -> Targets:
@@ -275,15 +278,17 @@ class PassSums:
         return cls(*((max if f.name in _EXTREMES else sum)(getattr(p, f.name) for p in parts) for f in fields(cls)))
 
 # %% ../../nbs/grpo/05_step.ipynb #b4c1b144
-def _loss(learner, facts, old_logprobs, mask, targets, denominator) -> tuple[Tensor, PassSums]:
-    "The loss of some completions, and what is measured of them."
-    config = learner.config
+def _loss(learner, facts, old_logprobs, mask, targets, denominator, expected=None) -> tuple[Tensor, PassSums]:
+    "The loss of some completions, and what is measured of them; `expected` (B, T) is of `expected_worth`."
+    config, advantages = learner.config, targets.advantages
+    if expected is not None: advantages = targets.exact.advantages(advantages, mask.shape[1])
     add_up = lambda x: aggregate_tokens(x, mask, config.loss_type, config.max_length, denominator)
     kl = lambda estimator, direction: _kl(facts, old_logprobs, mask, estimator, direction)
     used, measured = ((_estimator_of(config), config.kl_type),
                       ('full' if _estimator_of(config) == 'full' else 'k3', 'kl_pi_ref'))
-    loss, stats = policy_loss(facts.logprobs, old_logprobs, targets.advantages, mask, config.loss_type,
+    loss, stats = policy_loss(facts.logprobs, old_logprobs, advantages, mask, config.loss_type,
                               config.clip_low, config.clip_high, config.max_length, denominator, wait=False)
+    if expected is not None: loss = loss - add_up(expected)
     if learner.reference and config.kl_in == 'loss': loss = loss + targets.kl_coef * add_up(kl(*used))
     if config.entropy_coef: loss = loss - config.entropy_coef * add_up(facts.entropy)
     with torch.no_grad(): far = kl(*measured) if learner.reference else torch.zeros_like(facts.entropy)
@@ -312,7 +317,9 @@ def backward_pass(
         logits = head.logits(at)
         facts = head.facts(at, logits, ref and ref.logits(at), learner.entropy_ids)
         facts = TokenFacts(*(None if x is None else x.index_select(0, inverse[mine] - at.start) for x in facts))
-        loss, sums = _loss(learner, facts, part.logprobs[mine], mask[mine], targets.select(mine, mask.shape[1]), denominator)
+        wanted = targets.select(mine, mask.shape[1])
+        expected = wanted.exact and expected_worth(logits, mask[rows[at]], inverse[mine] - at.start, wanted.exact)
+        loss, sums = _loss(learner, facts, part.logprobs[mine], mask[mine], wanted, denominator, expected)
         loss.backward()
         head.take_gradient(at, logits)
         parts.append(sums)

@@ -14,7 +14,7 @@ from .generate import _apply_temperature, _pack_bits, _sample_tokens, _sample_tr
 from .tokenizer import pad_batch
 
 # %% ../../nbs/lm/06_drafts.ipynb #b775c9a7
-_MOST_LOGITS = 2**24   # numbers, of the logits in memory at once
+_MOST_LOGITS = 2**22   # numbers, of the logits in memory at once: no more than sampling needs anyway
 
 def _draw_along(model, draft, draft_mask, G, noise, prompt_ids, prompt_mask, vocabulary, temperature, top_k, top_p):
     "What each completion draws at each token of its draft: ids (P, G, L), log-probs (P, G, L), packed sets (P, G, L, ceil(K/8)) or None."
@@ -102,10 +102,12 @@ def _follow(model, drafts, rows, prompt_ids, prompt_mask, G, limits, noise, eot,
     same = ((ids == drafts.ids[:, None]) & drafts.mask[:, None]).flatten(0, 1).cumprod(1).sum(1)
     ids, logprobs, kept = ids.flatten(0, 1), logprobs.flatten(0, 1), None if kept is None else kept.flatten(0, 1)
     n = (same + 1).minimum(drafts.mask.sum(1).repeat_interleave(G))     # drawn tokens that count
-    drawn = torch.arange(ids.shape[1], device=n.device) < n[:, None]
-    parts = [(rows, torch.zeros_like(rows), ids, drawn, logprobs, kept)]
     left = limits.repeat_interleave(G) - n
     rest = ((left > 0) & (ids.gather(1, n[:, None] - 1)[:, 0] != eot)).nonzero()[:, 0]
+    if G > 1 and 3*len(rest) > len(rows):
+        return [(rows, torch.zeros_like(rows), *_sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, *settings))]
+    drawn = torch.arange(ids.shape[1], device=n.device) < n[:, None]
+    parts = [(rows, torch.zeros_like(rows), ids, drawn, logprobs, kept)]
     if len(rest):
         p, left = rest // G, left[rest]
         asked = _to_the_right(torch.cat([prompt_ids[p], ids[rest]], 1), torch.cat([prompt_mask[p], drawn[rest]], 1))

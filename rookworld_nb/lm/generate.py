@@ -136,7 +136,7 @@ class Rollouts:
     @property
     def places(self) -> Tensor: # (B, T) int64
         "Where in a row of logits each sampled id is."
-        return self.completion_ids if self.vocabulary is None else torch.searchsorted(self.vocabulary, self.completion_ids)
+        return self.completion_ids if self.vocabulary is None else torch.searchsorted(self.vocabulary, self.completion_ids.contiguous())
 
 # %% ../../nbs/lm/04_generate.ipynb #f8fc3dce
 def _encode_prompts(tokenizer, prompts, n_positions, device):

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 import numpy as np
 from ..chess.tasks import OUTCOMES
+from ..reward.coherence import RULES_WEIGHTS
 from ..reward.reward_scorer import WEIGHTS
 
 # %% ../../nbs/measure/01_measures.ipynb #49967afc
@@ -191,7 +192,9 @@ _WORK = (
     *(Metric(f"part_{task.lower()}_{part.replace(' ', '_')}", 'step', 'reward',
         f'{task}: mean reward from the part {part!r}, over the completions of the task, before refills',
         'rises', 0, 0.6, 1)
-      for task in 'PA' for part in WEIGHTS[task]))
+      for task in 'PA' for part in WEIGHTS[task]),
+    *(Metric(f'part_p_{part}', 'step', 'reward', f'reward_source rules, P: mean reward from the part {part!r}, before refills', 'rises', 0, 0.6, 1)
+      for part in RULES_WEIGHTS if part not in WEIGHTS['P']))
 
 _STEP = _REWARD + _POLICY + _WORK
 
@@ -214,6 +217,7 @@ METRICS = (
     _error('regret', 'P', 'win probability',
            'win probability (0 to 1) lost by B against the best move; legal but not in the label: '
            "as the label's worst; illegal or missing: all of it; only rows whose label lists five moves, or all"),
+    _share('coherence', 'P', 'the answer agrees with itself: format, five distinct legal moves (or all there are), B the best of its own evaluations, which are not all equal'),
     _share('mate_in_one', 'P', 'B mates; only rows where some legal move mates'),
     _share('exact', 'A', 'the whole line is right'),
     _error('levenshtein', 'A', 'share of characters',

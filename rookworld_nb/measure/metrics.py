@@ -14,6 +14,7 @@ from ..chess.tasks import MAX_MOVES, OUTCOMES, EnvAnswer, PolicyAnswer, parse_co
 from ..chess.engine import win_probability
 from ..chess.dataset import Example
 from ..chess.quick_rules import legal_moves
+from ..reward.coherence import is_coherent
 from ..reward.reward_scorer import score
 from .measures import ENGINE_METRICS, FEN_FIELDS, METRICS
 
@@ -68,6 +69,7 @@ def _judge_policy(example, completion, engine):
         top5_overlap=len(set(list(dict.fromkeys(moves))[:5]) & set(truth)) / len(truth),
         eval_error=sum(errors) / len(errors) if errors else math.nan,
         regret=regret(example.target, example.fen, best) if whole else math.nan,
+        coherence=strict and is_coherent(example.fen, answer),
         mate_in_one=best in mates if mates else math.nan)
     if engine:
         found |= dict(best_move_engine=dict(zip(engine.moves, engine.evals)).get(best) == max(engine.evals),

@@ -21,7 +21,8 @@ from ..chess.tasks import MAX_MOVES, PolicyAnswer, parse_completion
 from ..chess.engine import EngineLost, EnginePool
 from ..chess.dataset import Example
 from ..chess.quick_rules import legal_among
-from .reward_scorer import Score, parse_weights, score, shape_reward
+from .reward_scorer import WEIGHTS, Score, parse_weights, score, shape_reward
+from .coherence import score_by_rules
 
 # %% ../../nbs/reward/02_scoring.ipynb #7e2f8013
 def _played_move(
@@ -45,8 +46,14 @@ def structure_at(
 # %% ../../nbs/reward/02_scoring.ipynb #98330d9b
 def _truth(source, example, answers):
     "Target and values for `score`; a target of None leaves it to the rules."
-    if source == 'rules' or example.kind == 'A' and source != 'row': return None, None
+    if example.kind == 'A' and source != 'row': return None, None
     return answers.get(example.fen, (example.target, None)) if example.kind == 'P' else (example.target, None)
+
+
+def _grade(source, example, text, answers, weights):
+    if source == 'rules': return score_by_rules(example.prompt(), text, weights)
+    target, values = _truth(source, example, answers)
+    return score(example.prompt(), text, target, weights=weights, values=values)
 
 
 def _valued(pool, pairs):
@@ -61,6 +68,13 @@ def _valued(pool, pairs):
 # %% ../../nbs/reward/02_scoring.ipynb #11349030
 SOURCES = ('auto', 'row', 'rules', 'engine')
 
+def _weights_of(source, text):
+    "The table of weights; with source rules those of P cannot be changed."
+    weights = parse_weights(text)
+    if source == 'rules' and weights['P'] != WEIGHTS['P']:
+        raise ValueError('reward_weights: with source rules P has other parts, of fixed weight (see reward.coherence); only those of A can be changed')
+    return weights
+
 # %% ../../nbs/reward/02_scoring.ipynb #c87f5a5f
 class Scorer(contextlib.AbstractContextManager):
     "Scores for batches of completions, from one source of truth."
@@ -74,7 +88,7 @@ class Scorer(contextlib.AbstractContextManager):
         if source not in SOURCES: raise ValueError(f'source must be one of {", ".join(SOURCES)}, not {source!r}')
         if source == 'engine' and pool is None: raise ValueError('source engine needs a pool of engines')
         self.source, self.shaping, self.warmup_steps = source, shaping, warmup_steps
-        self.weights, self.pool, self.lost = parse_weights(weights), pool, False
+        self.weights, self.pool, self.lost = _weights_of(source, weights), pool, False
 
     def score(self,
         examples: list[Example],  # P of them
@@ -88,10 +102,7 @@ class Scorer(contextlib.AbstractContextManager):
         asked = [(i // group_size, text) for i, text in enumerate(completions)]   # number of the prompt, completion
         answers = self._ask_engine([(examples[i], text) for i, text in asked])
         structure, found = structure_at(step, self.warmup_steps), {}
-        for i, text in dict.fromkeys(asked):
-            target, values = _truth(self.source, examples[i], answers)
-            graded = score(examples[i].prompt(), text, target, weights=self.weights, values=values)
-            found[i, text] = shape_reward(graded, self.shaping, structure)
+        for i, text in dict.fromkeys(asked): found[i, text] = shape_reward(_grade(self.source, examples[i], text, answers, self.weights), self.shaping, structure)
         return [found[pair] for pair in asked]
 
     def facts(self) -> dict: # engine_restarts, engine_lost; empty without an engine

@@ -1,0 +1,298 @@
+"The code of the claim: what a step with the worth of every move does, and the arms, a few seconds of each."
+import copy
+import importlib.util
+import random
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rookworld_nb.chess.engine import find_engine
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.chess.positions import position_key, split_of
+from rookworld_nb.chess.quick_rules import legal_moves
+from rookworld_nb.config import TrainConfig
+from rookworld_nb.grpo.experience import PromptSource, StepFacts, collect
+from rookworld_nb.grpo.step import Learner, _gradient, make_targets, train_step
+from rookworld_nb.lm.loader import load_model
+from rookworld_nb.measure.strange import visited_positions
+from rookworld_nb.reward.coherence import score_by_rules
+from rookworld_nb.run.targets import TokenRows, completion_loss
+
+CONFIG = TrainConfig(reward_source='rules', prompts_per_step=4, group_size=4, env_ratio=0.25, max_new_tokens=24, env_max_new_tokens=48, kl_every=0, max_refills=0, learning_rate=1e-3, warmup_steps=0, temperature=1.0)
+
+
+@pytest.fixture(scope='module')
+def nano(): return load_model('nano')
+
+
+@pytest.fixture(scope='module')
+def rows(): return load_rows('positions', 0.25, 0, 'train', 60)
+
+
+def gradient(nano, rows, config):
+    "Of one batch that is the same for all; and its targets."
+    learner = Learner(copy.deepcopy(nano[0]), nano[1], config)
+    batch, _ = collect(*nano, PromptSource(rows).take('P', 3) + PromptSource(rows).take('A', 1), replace(config, exact_best='off'), seed=3, scorer=learner.scorer)
+    targets = make_targets(learner, batch, StepFacts(1))
+    _gradient(learner, batch.rollouts, targets)
+    return torch.cat([p.grad.flatten() for p in learner.parameters()]), targets
+
+
+def test_micro_batches_and_copies_add_up(nano, rows):
+    "The expectation is found at the right place of the right row, however the batch is cut."
+    config = replace(CONFIG, exact_best='first')
+    whole, targets = gradient(nano, rows, config)
+    cut, *_ = gradient(nano, rows, replace(config, micro_batch_size=4))
+    assert (cut - whole).norm() < 1e-5*whole.norm()
+    assert (targets.exact.place.view(4, 4) == torch.tensor([1, 1, 1, -1])[:, None]).all()      # the last prompt is A
+    assert not torch.allclose(whole, gradient(nano, rows, replace(CONFIG, advantage_scale='batch'))[0])
+
+
+def by_hand(nano, batch, config):
+    "The gradient that the formula of exact_best gives for dr_grpo without a scale, completion by completion, in float64."
+    model, tokenizer = copy.deepcopy(nano[0]).double(), nano[1]
+    r, G = batch.rollouts, config.group_size
+    moves = {w: i for i in range(tokenizer.vocab_size) if re.fullmatch('[a-h][1-8][a-h][1-8][qrbn]?', w := tokenizer.decode([i]))}
+    ids = [r.completion_ids[i][r.completion_mask[i]].tolist() for i in range(len(r.completion_ids))]
+    mark = tokenizer.encode(' M: e2e4 E: 0.0 B: e2e4')[0 if config.exact_best == 'first' else -2]
+    place, worth, drawn, R = [], [], [], batch.rewards.flatten().double()
+    for i, text in enumerate(r.completions):
+        e = batch.examples[i//G]
+        where = ids[i].index(mark) + 1 if e.kind == 'P' and mark in ids[i] else None
+        head = tokenizer.decode(ids[i][:where])
+        said = lambda m: f'M: {m} E: 0.0 B: {m}' if config.exact_best == 'first' else f'{head} {m}'
+        w, legal = torch.full((tokenizer.vocab_size,), score_by_rules(e.prompt(), '' if config.exact_best == 'first' else head).total).double(), legal_moves(e.fen)
+        if where:
+            w[[*moves.values()]] = score_by_rules(e.prompt(), said(next(m for m in moves if m not in legal))).total
+            for m in legal: w[moves[m]] = score_by_rules(e.prompt(), said(m)).total
+        place.append(where), worth.append(w), drawn.append(w[ids[i][where]].item() if where else 0.)
+    drawn, loss = torch.tensor(drawn).double(), 0.
+    for p in range(len(batch.examples)):
+        others = [q for q in range(len(batch.examples)) if q != p and place[q*G]]
+        x, y = (torch.cat([v[q*G:q*G+G] - v[q*G:q*G+G].mean() for q in others]) for v in (drawn, R))
+        slope = ((x @ y)/(x @ x)).clamp(0, 2) if config.exact_best == 'first' else 1.
+        usual, rest = (v - v.mean() for v in (R[p*G:p*G+G], (R - slope*drawn)[p*G:p*G+G]))
+        for i in range(p*G, p*G + G):
+            prompt = tokenizer.encode(batch.examples[p].prompt(tokenizer.style))
+            logp = (model(torch.tensor([prompt + ids[i]]))[0, len(prompt) - 1:-1].double()/config.temperature).log_softmax(-1)
+            for t, drawn_id in enumerate(ids[i]):
+                loss = loss - logp[t, drawn_id]*(usual if place[i] is None or t < place[i] else rest)[i - p*G]
+            if place[i]: loss = loss - (G - 1)/G*slope*(logp[place[i]].exp() @ worth[i])
+    (loss/(len(ids)*config.max_new_tokens)).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize('where', ['first', 'best'])
+def test_the_gradient_is_that_of_the_formula(nano, rows, where):
+    config = replace(CONFIG, exact_best=where, advantage_scale='none', kl_coef=0.0, env_max_new_tokens=None, max_new_tokens=48, temperature=1.3)
+    batch, _ = collect(*nano, PromptSource(rows).take('P', 4) + PromptSource(rows).take('A', 1), config, seed=3)
+    assert batch.examples[4].kind == 'A' and batch.rewards[:4].std(1).min() > 0
+    learner = Learner(copy.deepcopy(nano[0]), nano[1], config)
+    _gradient(learner, batch.rollouts, make_targets(learner, batch, StepFacts(1)))
+    found, wanted = torch.cat([p.grad.flatten() for p in learner.parameters()]), by_hand(nano, batch, config)
+    assert (found - wanted).norm() < 1e-4*wanted.norm(), ((found - wanted).norm()/wanted.norm()).item()
+
+
+@pytest.mark.parametrize('vocabulary', ['full', 'task'])
+def test_the_exact_term_is_the_gradient_of_the_expected_worth(nano, rows, vocabulary):
+    "With no rest and no sampled advantage, one step makes legal first moves more likely."
+    learner = Learner(copy.deepcopy(nano[0]), nano[1], replace(CONFIG, exact_best='first', env_ratio=0.0, vocabulary=vocabulary, grad_clip=0.05, prompts_per_step=6))
+    examples = PromptSource(rows).take('P', 6)
+    batch, _ = collect(learner.model, nano[1], examples, learner.config, seed=0, scorer=learner.scorer)
+    targets = make_targets(learner, batch, StepFacts(1))
+    targets.exact.rest.zero_()
+    targets = replace(targets, advantages=torch.zeros_like(targets.advantages))
+
+    def legal():
+        "The probability of a legal first candidate."
+        with torch.no_grad():
+            found = []
+            for e in examples:
+                p = learner.model(torch.tensor([nano[1].encode(e.prompt() + ' M: e2e4 E: 0.0 B: e2e4')[:40]]))[0, 38].softmax(-1)
+                found.append(sum(p[nano[1].encode(m)[0]].item() for m in legal_moves(e.fen)))
+            return sum(found)/len(found)
+    before = legal()
+    _gradient(learner, batch.rollouts, targets)
+    for p in learner.parameters(): p.data -= 0.02*p.grad/torch.cat([q.grad.flatten() for q in learner.parameters()]).norm()
+    assert legal() > before
+
+
+def test_refusals(nano):
+    for wrong, words in (dict(baseline='ema'), 'group_mean or leave_one_out'), (dict(inner_steps=2), 'no clip'), (dict(minibatches=2), 'no clip'), (dict(normalize_rewards=True), 'false with exact_best'), (dict(advantage_scale='group'), 'std 0'):
+        with pytest.raises(ValueError, match=words): TrainConfig(exact_best='first', **wrong)
+    TrainConfig(exact_best='best', advantage_scale='group', min_std=0.1)
+
+
+@pytest.mark.parametrize('where', ['first', 'best'])
+def test_a_step_of_each(nano, rows, where):
+    learner = Learner(copy.deepcopy(nano[0]), nano[1], replace(CONFIG, exact_best=where, loss_type='dapo', kl_coef=0.02))
+    row, _ = train_step(learner, PromptSource(rows), 1)
+    assert row['skipped'] == 0 and row['sampling_gap_nats'] < 1e-3 and row['kl_nats_per_token'] == 0 and row['part_p_coherent'] > 0
+
+
+def arms():
+    spec = importlib.util.spec_from_file_location('claim_arms', Path(__file__).parents[1]/'nbs/experiments/claim_arms.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def claim(monkeypatch):
+    claim = arms()
+    monkeypatch.setattr(claim, 'load_rows', cache(lambda *how: load_rows(*how, limit=400)))
+    return claim
+
+
+def test_arms_go_on_where_they_stopped(tmp_path, claim):
+    "For two steps, all at once or one at a time: the same weights."
+    plan = dict(base=claim.BASE | dict(batch_size=4, replay_rows=8), arms=dict(
+        S1=dict(kind='labels', charged=True), S4=dict(kind='rejection', prompts_per_step=4, group_size=4), R2=dict(kind='grpo', prompts_per_step=2, group_size=4, exact_best='first')))
+    if find_engine(): plan['arms'] |= dict(S5=dict(kind='dagger'), R3=dict(kind='grpo', prompts_per_step=2, group_size=4, reward_source='engine'))
+    for arm in plan['arms']:
+        through = claim.Run(arm, plan, 1e-4, 0, tmp_path/'through')
+        for _ in range(2): through.advance()
+        first = claim.Run(arm, plan, 1e-4, 0, tmp_path/'parts')
+        first.advance()
+        first.save()
+        second = claim.Run(arm, plan, 1e-4, 0, tmp_path/'parts')
+        second.restore()
+        if second.pool: assert second.pool.cache.db.execute('select count(*) from labels').fetchone()[0] > 2     # answers that are paid for
+        second.advance()
+        second.save()
+        assert through.weights() == second.weights() and through.weights() != claim.Run('S1', plan, 1e-4, 0, tmp_path/'through').weights(), arm
+        assert second.step == 2 and second.spent > first.spent > 0 and (second.out/'steps.jsonl').read_text().count('\n') == 2
+        for run in (through, first, second): run.close()
+
+
+def test_a_run_that_is_killed_leaves_no_half_row(tmp_path, claim, monkeypatch):
+    "It goes on at the next call; with the steps of the first CSV a second run has the same weights, whatever the clock says."
+    base, stage = dict(batch_size=4, replay=0.0, checkpoint=0.0, published=''), claim.STAGE | dict(P=2, budgets=[3.0, 5.0])
+    plan = dict(base=claim.BASE | base, stages=dict(tuning=stage, again=stage), arms=dict(start=dict(kind='start'), S=dict(kind='labels')))
+    clock = iter(range(10**6))
+    monkeypatch.setattr(claim, 'cpu_seconds', lambda: next(clock))     # a step is a second
+    monkeypatch.setattr(claim, 'measured', lambda *how: ([dict(set='P', metric='legal_best', value=0.5, low=0.4, high=0.6, n=2)], {}))
+    for killed in (1, 3):
+        with monkeypatch.context() as m:
+            step, left = claim.Run.labels, iter(range(killed))
+            m.setattr(claim.Run, 'labels', lambda self: step(self) if next(left, None) is not None else 1/0)
+            with pytest.raises(ZeroDivisionError): claim.run('S', plan, 1e-4, 0, 'tuning', tmp_path)
+        assert claim.collected(tmp_path).steps.tolist() == ([] if killed == 1 else [3])
+    with monkeypatch.context() as m:
+        m.setattr(claim, 'measured', lambda *how: 1/0)                 # killed while it is measured
+        with pytest.raises(ZeroDivisionError): claim.run('S', plan, 1e-4, 0, 'tuning', tmp_path)
+    assert claim.collected(tmp_path).steps.tolist() == [3]
+    for _ in range(2): claim.run('S', plan, 1e-4, 0, 'tuning', tmp_path)
+    claim.run('start', plan, 0.0, 0, 'tuning', tmp_path)
+    table = claim.collected(tmp_path)
+    assert sorted(table[['arm', 'budget', 'steps', 'spent']].values.tolist()) == [['S', 3, 3, 3], ['S', 5, 5, 5], ['start', 0, 0, 0]]
+    assert table.weights.nunique() == 3
+    monkeypatch.setattr(claim, 'cpu_seconds', lambda: 0)
+    claim.run('S', plan, 1e-4, 0, 'again', tmp_path/'second', claim.read_steps(tmp_path/'arms.csv'))
+    assert claim.collected(tmp_path/'second').weights.tolist() == table[table.arm == 'S'].weights.tolist()
+
+
+def test_rates_and_arms_are_chosen_by_rule(claim):
+    "The mean of the two scores decides, unless a guard is lost."
+    def rows(stage, arm, rate, legal, move=0.3, **more):
+        known = dict(legal_best=legal, coherence=legal, best_move=move, top5_overlap=0.4, regret=0.1) | more
+        return [dict(stage=stage, arm=arm, learning_rate=rate, seed=0, budget=0 if arm == 'start' else 7, set='P', metric=m, value=v) for m, v in known.items()]
+    base, plan_arms = claim.BASE | dict(learning_rates=[0.1, 0.2]), dict(start={}, S1={}, S2={}, S3={}, R1={}, R2={})
+    tuned = [('S1', 0.1, 0.9, 0.3), ('S1', 0.2, 0.9, 0.3), ('S2', 0.1, 0.9, 0.3), ('S2', 0.2, 0.95, 0.28), ('S3', 0.1, 0.91, 0.1), ('S3', 0.2, 0.99, 0.05),
+             ('R1', 0.1, 0.5, 0.3), ('R1', 0.2, 0.9, 0.26), ('R2', 0.1, 0.5, 0.3), ('R2', 0.2, 0.6, 0.3)]
+    table = pd.DataFrame(rows('tuning', 'start', 0., 0.8) + [r for line in tuned for r in rows('tuning', *line)])
+    assert {a: claim.best_rate(table, 'tuning', a, base) for a in list(plan_arms)[1:]} == dict(S1=0.1, S2=0.2, S3=0.1, R1=0.1, R2=0.2)
+    assert claim.standing(table, 'tuning', 'S2', 0.2, 0.03) == (1, pytest.approx(0.95)) and claim.standing(table, 'tuning', 'S3', 0.1, 0.03) == (0, pytest.approx(-0.2))
+    with pytest.raises(SystemExit, match='complete first'): claim.best_rate(table[table.learning_rate != 0.2], 'tuning', 'S1', base)
+    worse = pd.DataFrame(rows('tuning', 'S1', 0.2, 0.99, regret=0.14))
+    assert claim.best_rate(pd.concat([table[(table.arm != 'S1') | (table.learning_rate != 0.2)], worse]), 'tuning', 'S1', base) == 0.1
+    screened = pd.DataFrame(rows('screening', 'start', 0., 0.8) + [r for a, rate, legal in (('S1', .1, .99), ('S2', .2, .9), ('S3', .1, .95), ('R1', .1, .9), ('R2', .2, .91)) for r in rows('screening', a, rate, legal)])
+    plan = dict(base=base, stages=dict(screening=claim.STAGE), arms=plan_arms)
+    assert claim.chosen(pd.concat([table, screened]), 'screening', plan) == ['S1', 'S3', 'R2']
+    with pytest.raises(SystemExit, match='complete first: nothing of'): claim.chosen(table, 'screening', plan)
+
+
+def test_the_verdict(claim, tmp_path, monkeypatch):
+    "R is 10 points ahead of S1 and equal to S2 on average; a bootstrap that ignored the seeds would be far too narrow."
+    monkeypatch.setattr(claim, 'chosen', lambda *how: ['S1', 'S2', 'R1'])
+    monkeypatch.setattr(claim, 'best_rate', lambda *how: 0.1)
+    rng, n, seeds = np.random.default_rng(0), 400, [10, 11, 12, 13, 14]
+    easy = rng.random(n)
+    for arm, level in dict(start=0.5, S1=0.6, S2=0.7, R1=0.7).items():
+        for s in seeds if arm != 'start' else [0]:
+            folder = claim.run_folder(tmp_path, arm, 0.1 if arm != 'start' else 0.0, s)
+            folder.mkdir()
+            more = 0.03*(-1)**s if arm == 'S2' else 0
+            right = (easy < level + more).astype(float)
+            for where, columns in [('P', ('legal_best', 'coherence', 'best_move', 'top5_overlap', 'regret')), ('chain', ('right',)), ('A-random-games', ('exact',)), ('A-illegal', ('recall_illegal',)), ('A-mates', ('recall_mate',))]:
+                frame = pd.DataFrame({c: right for c in columns})
+                if 'regret' in columns: frame.loc[:n//2, 'regret'] = np.nan
+                frame.to_csv(folder/f'judged-final-7-{where}.csv', index=False)
+    plan = dict(base=claim.BASE, arms={}, stages=dict(final=claim.STAGE | dict(seeds=seeds, budgets=[7])))
+    found = claim.verdict(plan, 'final', tmp_path).set_index(['metric', 'against'])
+    one, other = found.loc[('legal_best', 'S1')], found.loc[('legal_best', 'S2')]
+    assert abs(one.difference - 0.1) < 0.03 and one.low > 0 and one.holm and one.seeds_ahead == 5
+    assert other.low < 0 < other.high and not other.holm and 0 < other.seeds_ahead < 5
+    assert found.holm.sum() == 3 and found.loc[('regret', 'start')].difference == pytest.approx(0.2, abs=0.05) and len(found) == 6 + 9
+    constant = np.tile(np.array([[0.1], [-0.1], [0.2], [0.0], [0.3]]), (1, 5000))
+    alone = claim.paired(constant)
+    assert alone['difference'] == pytest.approx(0.1) and alone['high'] - alone['low'] > 0.15 and claim.paired(constant, family=6)['low'] < alone['low']
+
+
+def test_the_registered_plan_can_be_read(claim, tmp_path):
+    plan = claim.read_plan(claim.__file__.replace('.py', '.toml'))
+    assert len(list(claim.runs(plan, 'tuning', tmp_path))) == 1 + 9*3 and list(claim.runs(plan, 'tuning', tmp_path, ['R1']))[1:] == [('R1', r, 0) for r in (3e-5, 1e-4, 3e-4)]
+    for name, arm in plan['arms'].items():
+        if arm['kind'] == 'grpo': TrainConfig(**{k: v for k, v in arm.items() if k != 'kind'})
+    with pytest.raises(SystemExit, match='another nano: sha256 0000'): claim.check_start(plan['base'] | dict(sha256=64*'0'))
+    claim.check_start(plan['base'] | dict(sha256=64*'0', model='elsewhere'))
+    (tmp_path/'wrong.toml').write_text('[base]\nlearning_rate = 1\n[stages]\n[arms]\n')
+    with pytest.raises(SystemExit, match='unknown line learning_rate'): claim.read_plan(tmp_path/'wrong.toml')
+
+
+def test_what_is_asked_is_held_out(nano):
+    "Fresh prompts are in the eval split and not among the shipped ones; DAgger's positions are in the train split, and games are played on."
+    claim = arms()
+    known = {position_key(e.fen) for e in load_rows('positions', 0.0, 0, 'eval')}
+    fens = claim.fresh_fens(12)
+    assert len(set(map(position_key, fens)) - known) == 12 and {split_of(f) for f in fens} == {'eval'}
+    met = list(visited_positions(*nano, 24, '0 1', 'train', 0.7, 2, max_new_tokens=24))
+    assert {split_of(p.fen) for p in met} == {'train'} and max(int(p.fen.split()[-1]) for p in met) > 6
+
+
+def test_what_is_replayed_is_what_the_start_drew(tmp_path, claim):
+    "Its loss is the entropy of the start (1.9 nats a token here); answers read back from their text, odd ones as bytes, would cost 10 nats a token."
+    run = claim.Run('S1', dict(base=claim.BASE | dict(replay_rows=128), arms=dict(S1=dict(kind='labels'))), 1e-4, 0, tmp_path)
+    assert run.replayed(6) == 2 and 120 < len(run.replay) <= 128
+    each = torch.tensor([completion_loss(run.start, TokenRows([row]).batch(torch.tensor([0]))).item() for row in run.replay])
+    assert each.max() < 5 and 1.5 < each.mean() < 2.5
+    assert all(row.completion[-1] == run.tokenizer.eot for row in run.replay)
+
+
+def test_the_label_time_is_charged_once(tmp_path, claim):
+    spent = {}
+    for charged in (False, True):
+        plan = dict(base=claim.BASE | dict(batch_size=4, replay=0.0, label_cost=1000.0), arms=dict(S=dict(kind='labels', charged=charged)))
+        run = claim.Run('S', plan, 1e-4, 0, tmp_path/str(charged))
+        before = copy.deepcopy(run.source.state_dict())
+        run.advance()
+        assert run.rows[0]['rows'] == 4 and run.rows[0]['loss'] > 0
+        run.source.load_state_dict(before)
+        run.advance()                                                  # the same prompts once more
+        spent[charged] = run.spent
+    assert 4000 < spent[True] < 4900 and spent[False] < 900
+
+
+def test_uniform_rows_are_uniform_over_what_is_left(nano):
+    fen = 'r2q1rk1/ppp2ppp/2npbn2/2b1p1B1/2B1P3/2NP1N2/PPP2PPP/R2Q1RK1 w - - 4 8'
+    row = arms().uniform_row(fen, nano[1], random.Random(0))
+    legal = legal_moves(fen)
+    for j in range(5):
+        assert len(row.soft[1 + j]) == len(legal) - j and abs(sum(p for _, p in row.soft[1 + j]) - 1) < 1e-9
+    assert row.weights[7:17] == [0.0]*10 and row.completion[18] == row.completion[1]
+    assert torch.isfinite(completion_loss(nano[0], TokenRows([row]).batch(torch.tensor([0]))))
+    assert arms().uniform_row('7k/8/8/8/8/8/r7/7K w - - 0 1', nano[1], random.Random(0)) is None
