@@ -188,7 +188,7 @@ class TrainFront:
     group_size: GroupSize = 8         # completions sampled per prompt (G)
     env_ratio: Share = 0.5            # share of A prompts (environment); the rest are P (policy)
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
-    reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'auto' # where the truth comes from: row, rules (P: legality and coherence, no label) or Stockfish (P; A asks the rules); auto: rules for A, row for P
+    reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'auto' # where the truth comes from: row, rules (P: coherence) or Stockfish (P; A asks the rules); auto: rules for A, row for P
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
     kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it
     learning_rate: Positive = 1e-4    # of AdamW, after warm-up
