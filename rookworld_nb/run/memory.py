@@ -6,6 +6,7 @@
 __all__ = ['SHARE', 'free_memory', 'update_memory', 'largest_that_fits', 'fit_into_memory']
 
 # %% ../../nbs/run/00_memory.ipynb #a6281db6
+import ctypes
 import json
 import math
 import os
@@ -68,6 +69,8 @@ def free_memory(
     return {name: free/1e9 for name, free in host.items()}
 
 # %% ../../nbs/run/00_memory.ipynb #33a78338
+_MMAP_THRESHOLD = -3   # glibc's number for it
+
 def _in_copy(work: Callable):
     "What `work()` returns (for JSON) in a copy of this process; None when there is not enough memory, or the system kills it."
     receive, send = os.pipe()
@@ -75,6 +78,7 @@ def _in_copy(work: Callable):
         try:
             with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('1000')   # if one has to go, this one
             torch.set_num_threads(1)
+            with suppress(AttributeError, OSError): ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2**16)
             try: found = dict(found=work())
             except BaseException as e: found = {} if is_out_of_memory(e) else dict(error=f'{type(e).__name__}: {e}')
             with open(send, 'w') as f: json.dump(found, f)
