@@ -191,6 +191,12 @@ def test_a_run_that_is_killed_leaves_no_half_row(tmp_path, claim, monkeypatch):
     table = claim.collected(tmp_path)
     assert sorted(table[['arm', 'budget', 'steps', 'spent']].values.tolist()) == [['S', 3, 3, 3], ['S', 5, 5, 5], ['start', 0, 0, 0]]
     assert table.weights.nunique() == 3
+    claim.take_over(tmp_path/'third', plan, tmp_path/'arms.csv')         # elsewhere nothing of it is made again
+    with monkeypatch.context() as m:
+        m.setattr(claim, 'Run', lambda *how: 1/0)
+        for arm, rate in (('S', 1e-4), ('start', 0.0)): claim.run(arm, plan, rate, 0, 'tuning', tmp_path/'third')
+    claim.collected(tmp_path/'third')
+    assert (tmp_path/'third/arms.csv').read_text() == (tmp_path/'arms.csv').read_text()
     monkeypatch.setattr(claim, 'cpu_seconds', lambda: 0)
     claim.run('S', plan, 1e-4, 0, 'again', tmp_path/'second', claim.read_steps(tmp_path/'arms.csv'))
     assert claim.collected(tmp_path/'second').weights.tolist() == table[table.arm == 'S'].weights.tolist()

@@ -11,6 +11,7 @@ budget, written at once when all of them are known; judged-STAGE-BUDGET-SET.csv 
 OUT/arms.csv collects the measures. Several commands may work in one OUT: a run that another one is at is left out.
 `--steps` takes the number of steps at each budget from an earlier arms.csv instead of the clock: then the weights are the same bits
 (column `weights`, the start of a SHA-256) on a machine of the same kind. `python claim_arms.py PLAN.toml OUT label_cost` measures that.
+`claim_measured.csv` beside this file is the arms.csv of what has been measured so far, and `--known claim_measured.csv` goes on from it.
 
 Kinds of arms: `labels` (rows as Stockfish labelled them; `charged` true adds `label_cost` CPU-seconds for each new position),
 `uniform` (the rules' labels: any legal move), `rejection` (sample, keep what is coherent, learn it), `dagger` (half of it rows, half
@@ -307,6 +308,15 @@ def collected(out):
     return table
 
 
+def take_over(out, plan, table):
+    "What an earlier OUT measured (its arms.csv) is not made again. States and single answers are not in there."
+    for (stage, budget, arm, rate, seed), rows in pd.read_csv(table).groupby(['stage', 'budget', 'arm', 'learning_rate', 'seed'], sort=False):
+        if stage not in plan['stages']: continue
+        file = run_folder(out, arm, rate, seed)/f'at-{stage}-{budget or min(plan["stages"][stage]["budgets"]):g}.csv'
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists(): write_at_once(file, lambda path: rows.to_csv(path, index=False, lineterminator='\n'))
+
+
 def run(arm, plan, rate, seed, stage, out, steps=None):
     "Train to every budget of a stage that has not been measured yet, and measure there; steps: (arm, rate, seed, budget) -> number, instead of the clock."
     how, folder = plan['stages'][stage], run_folder(out, arm, rate, seed)
@@ -462,6 +472,7 @@ def main(argv=None):
     parser.add_argument('--arms', nargs='*', help='only these')
     parser.add_argument('--published', default='', help='a file of published rows, asked as it is where the exam is fresh')
     parser.add_argument('--steps', help='arms.csv of an earlier run')
+    parser.add_argument('--known', help='arms.csv of an earlier OUT: what it holds is not made again')
     asked = parser.parse_args(argv)
     plan = read_plan(asked.plan)
     plan['base']['published'] = asked.published
@@ -472,6 +483,7 @@ def main(argv=None):
     if asked.stages[0] == 'verdict': return print(verdict(plan, asked.stages[1], asked.out).round(4).to_string())
     if unknown := (set(asked.stages) - set(plan['stages'])) | (set(asked.arms or []) - set(plan['arms'])): raise SystemExit(f'the plan has no {min(unknown)}')
     steps = asked.steps and read_steps(asked.steps)
+    if asked.known: take_over(asked.out, plan, asked.known)
     for stage in asked.stages:
         for arm, rate, seed in runs(plan, stage, asked.out, asked.arms): run(arm, plan, rate, seed, stage, asked.out, steps)
 
