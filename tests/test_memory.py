@@ -14,21 +14,11 @@ CHOICES = '''--model nano --max_steps 3 --save_every 1 --prompts_per_step 16 --g
     --max_new_tokens 60 --max_refills 0 --log_completions 1 --threads 1'''.split()
 
 
-def taken_up():
-    "The memory that the process holds and does not use, as objects: what it needs next, the system has to give."
-    held = []
-    for size in (2**24, 2**22, 2**20, 2**18, 2**16):
-        before = memory._status()['VmSize']
-        while memory._status()['VmSize'] == before: held.append(bytearray(size))
-    return held
-
-
 @contextlib.contextmanager
 def room_for_half():
     "Once its model is loaded, the process has room for some of its 64 completions and not for all."
     def limited(learner, source, *rest):
         def measure(n): return memory.update_memory(learner, source, n)
-        held = taken_up()     # else what earlier tests of this process gave back may be enough for all 64
         whole = measure(64)   # differs from machine to machine, and under a limit
         for share in (0.9, 0.75, 0.6, 0.5, 0.4, 0.3):
             most = memory._status()['VmSize'] + int(share*whole*1e9)

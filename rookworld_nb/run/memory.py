@@ -71,6 +71,17 @@ def free_memory(
 # %% ../../nbs/run/00_memory.ipynb #33a78338
 _MMAP_THRESHOLD = -3   # glibc's number for it
 
+def _taken_up() -> list[bytearray]:
+    "The memory that this process holds and does not use, as objects: what it needs next, the system has to give."
+    held = []
+    for size in (2**22, 2**20, 2**18, 2**16):
+        before, piece = _status()['VmSize'], bytearray(size)
+        while _status()['VmSize'] == before:
+            held.append(piece)
+            piece = bytearray(size)
+    return held
+
+
 def _in_copy(work: Callable):
     "What `work()` returns (for JSON) in a copy of this process; None when there is not enough memory, or the system kills it."
     receive, send = os.pipe()
@@ -79,7 +90,9 @@ def _in_copy(work: Callable):
             with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('1000')   # if one has to go, this one
             torch.set_num_threads(1)
             with suppress(AttributeError, OSError): ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2**16)
-            try: found = dict(found=work())
+            try:
+                held = _taken_up()
+                found = dict(found=work())
             except BaseException as e: found = {} if is_out_of_memory(e) else dict(error=f'{type(e).__name__}: {e}')
             with open(send, 'w') as f: json.dump(found, f)
         finally: os._exit(0)
@@ -164,9 +177,8 @@ def largest_that_fits(
     if found[unit] is None or most < 2*unit: return unit, found
     second = whole(max(2*unit, unit*budget/max(found[unit], 1e-9)))
     found[second] = measure(second)
-    if found[second] is None or second < most or found[second] > budget:
-        third = whole(math.sqrt(unit*second) if found[second] is None else _crossing(found, unit, second, budget))
-        if third not in found: found[third] = measure(third)
+    third = whole(math.sqrt(unit*second) if found[second] is None else _crossing(found, unit, second, budget))
+    if third not in found: found[third] = measure(third)
     fits = max((size for size, taken in found.items() if taken is not None and taken <= budget), default=None)
     if fits is None: return unit, found
     beyond = [size for size, taken in found.items() if size > fits and taken is not None]
