@@ -5,7 +5,7 @@
 A fault meets the cells of its own notebook first; if they stay green, the test files that import the module. What was
 found is kept in the cache, so that a second run does what is new. The known tools (mutmut, cosmic-ray) see files and
 not the cells of notebooks, hence this runner."""
-import argparse, ast, contextlib, csv, ctypes, functools, importlib, json, os, re, resource, shutil, signal, subprocess, sys, tempfile, time, types
+import argparse, ast, contextlib, csv, ctypes, functools, importlib, json, linecache, os, re, resource, shutil, signal, subprocess, sys, tempfile, time, types
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -57,7 +57,9 @@ def sample(n, seed, rooms):
 def run_cells(sources, names, told=None):
     for i, s in enumerate(sources):
         if told is not None: os.write(told, f'{i}\n'.encode())
-        exec(compile(s, f'cell {i}', 'exec'), names)
+        file = f'<cell {short(s)}>'
+        linecache.cache[file] = len(s), None, s.splitlines(True), file   # a traceback shows the line, as in a notebook
+        exec(compile(s, file, 'exec'), names)
 
 
 def in_child(f, limit=None):

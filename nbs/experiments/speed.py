@@ -199,13 +199,13 @@ def measure(part, method, P, G, T, repeat, threads):
     return [part, method, P, G, T, repeat, *(round(x, 4) for x in (sampling, update, seconds, cpu, held, memory()[1])), tokens]
 
 
-def plan(quick, before):
-    "Part, method, prompts, group, tokens; the methods take turns."
+def plan(quick, before, repeat):
+    "Part, method, prompts, group, tokens; the methods take turns. Memory is measured in the first repeat only."
     methods = [m for m in METHODS if (m != 'TRL' or importlib.util.find_spec('trl')) and (m != 'ours before' or before)]
     jobs = [('small', m, 8, 8, 60) for m in methods] + [('gpt2', m, 2, 4, 60) for m in methods] + [('nano', m, 8, 8, 144) for m in methods if m != 'ours, task head']
     growth = [('small', 'ours, task head', *n) for n in [(2, 8, 60), (4, 8, 60), (16, 8, 60), (32, 8, 60), (8, 2, 60), (8, 4, 60), (8, 16, 60), (8, 32, 60), (8, 8, 15), (8, 8, 30), (8, 8, 120)]]
     memory = [('gpt2', m, 8, 8, 60) for m in ('ours', 'ours, task head')]
-    return [('small', m, 2, 8, 6) for m in methods] if quick else jobs + growth + memory
+    return [('small', m, 2, 8, 6) for m in methods] if quick else jobs + growth + (memory if repeat == 0 else [])
 
 
 def main():
@@ -228,7 +228,7 @@ def main():
     done = {tuple(row[:6]) for row in csv.reader(a.output.open())} if a.output.exists() else set()
     if not done: a.output.write_text(','.join(COLUMNS) + '\n')
     for repeat in range(a.repeats):
-        jobs = plan(a.quick, a.before)
+        jobs = plan(a.quick, a.before, repeat)
         for job in jobs if repeat % 2 == 0 else jobs[::-1]:
             words = [*map(str, job), str(repeat)]
             if tuple(words) in done: continue

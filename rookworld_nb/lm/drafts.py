@@ -99,7 +99,7 @@ def _from(x, n):
 def _follow(model, drafts, rows, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, *settings):
     "Rows, their first columns, and what was drawn there: along the drafts, and behind the first difference."
     ids, logprobs, kept = _draw_along(model, drafts.ids, drafts.mask, G, noise, prompt_ids, prompt_mask, vocabulary, *settings)
-    same = ((ids == drafts.ids[:, None]) & drafts.mask[:, None]).flatten(0, 1).cumprod(1).sum(1)
+    same = (ids == drafts.ids[:, None]).flatten(0, 1).cumprod(1).sum(1)
     ids, logprobs, kept = ids.flatten(0, 1), logprobs.flatten(0, 1), None if kept is None else kept.flatten(0, 1)
     n = (same + 1).minimum(drafts.mask.sum(1).repeat_interleave(G))     # drawn tokens that count
     left = limits.repeat_interleave(G) - n
@@ -111,7 +111,7 @@ def _follow(model, drafts, rows, prompt_ids, prompt_mask, G, limits, noise, eot,
     if len(rest):
         p, left = rest // G, left[rest]
         asked = _to_the_right(torch.cat([prompt_ids[p], ids[rest]], 1), torch.cat([prompt_mask[p], drawn[rest]], 1))
-        worth = 2*same.sum() > G*drafts.mask.sum()     # half of what was read has been drawn
+        worth = 2*n.sum() > G*drafts.mask.sum()        # more than half of what was read counts
         more = Drafts(_from(drafts.ids[p], n[rest]), _from(drafts.mask[p], n[rest]), drafts.tries - 1 if worth else 0)
         found = more.sample(model, *asked, 1, left, _from(noise[rest], n[rest]), eot, vocabulary, *(s[p] for s in settings))
         parts.append((rows[rest], n[rest], *found))
