@@ -16,6 +16,7 @@ from pathlib import Path
 
 SHAPES = dict(small=(4, 256), gpt2=(12, 768), nano=(4, 192))   # layers, width; GPT-2's vocabulary but for nano
 HEAT = dict(small=1.0, gpt2=1.0, nano=0.7)
+NANO = Path(__file__).resolve().parents[2]/'rookworld_nb/assets/nano'   # the weights of this commit, also for "ours before"
 COLUMNS = 'part,method,prompts,group,tokens,repeat,sampling_s,update_s,step_s,cpu_s,held_gb,peak_gb,sampled_tokens'.split(',')
 
 
@@ -37,7 +38,7 @@ def shaped(part):
     from rookworld_nb.lm.loader import load_model
     from rookworld_nb.lm.model import GPT, GPTConfig
     from rookworld_nb.lm.tokenizer import load_tokenizer
-    if part == 'nano': return load_model('nano')
+    if part == 'nano': return load_model(str(NANO))
     layers, width = SHAPES[part]
     torch.manual_seed(0)
     return GPT(GPTConfig(50257, 512, layers, width//64, width)).eval(), load_tokenizer('gpt2')
@@ -203,7 +204,7 @@ def plan(quick, before, repeat):
     "Part, method, prompts, group, tokens; the methods take turns. Memory is measured in the first repeat only."
     methods = [m for m in METHODS if (m != 'TRL' or importlib.util.find_spec('trl')) and (m != 'ours before' or before)]
     jobs = [('small', m, 8, 8, 60) for m in methods] + [('gpt2', m, 2, 4, 60) for m in methods] + [('nano', m, 8, 8, 144) for m in methods if m != 'ours, task head']
-    growth = [('small', 'ours, task head', *n) for n in [(2, 8, 60), (4, 8, 60), (16, 8, 60), (32, 8, 60), (8, 2, 60), (8, 4, 60), (8, 16, 60), (8, 32, 60), (8, 8, 15), (8, 8, 30), (8, 8, 120)]]
+    growth = [('small', 'ours, task head', *n) for n in [(2, 8, 60), (4, 8, 60), (16, 8, 60), (32, 8, 60), (64, 8, 60), (8, 2, 60), (8, 4, 60), (8, 16, 60), (8, 32, 60), (8, 64, 60), (8, 8, 15), (8, 8, 30), (8, 8, 120)]]
     memory = [('gpt2', m, 8, 8, 60) for m in ('ours', 'ours, task head')]
     return [('small', m, 2, 8, 6) for m in methods] if quick else jobs + growth + (memory if repeat == 0 else [])
 

@@ -78,16 +78,17 @@ class Drafts:
     ) -> tuple:              # ids (B, T), mask (B, T), log-probs (B, T), packed sets or None
         "What `_sample_tree` returns."
         mask = self.mask & (torch.arange(self.mask.shape[1], device=limits.device) < limits[:, None]) & (self.tries > 0)
-        parts, row = [], torch.arange(len(noise), device=limits.device).view(-1, G)
-        for with_draft in (False, True):
-            p = (mask.any(1) == with_draft).nonzero()[:, 0]
-            if not len(p): continue
-            rows, asked = row[p].flatten(), _to_the_right(prompt_ids[p], prompt_mask[p])
-            how = *asked, G, limits[p], noise[rows], eot, vocabulary, *(s[p] for s in settings)
-            if with_draft:
-                L = int(mask.sum(1).max())
-                parts += _follow(model, Drafts(self.ids[p, :L], mask[p, :L], self.tries), rows, *how)
-            else: parts.append((rows, torch.zeros_like(rows), *_sample_tree(model, *how)))
+        row, drafted, parts = torch.arange(len(noise), device=limits.device).view(-1, G), mask.any(1), []
+        def of(p):
+            rows = row[p].flatten()
+            return rows, *_to_the_right(prompt_ids[p], prompt_mask[p]), G, limits[p], noise[rows], eot, vocabulary, *(s[p] for s in settings)
+        if drafted.any():
+            p, L = drafted.nonzero()[:, 0], int(mask.sum(1).max())
+            parts = _follow(model, Drafts(self.ids[p, :L], mask[p, :L], self.tries), *of(p))
+            drafted = drafted & bool(parts)
+        if not drafted.all():
+            rows, *how = of((~drafted).nonzero()[:, 0])
+            parts.append((rows, torch.zeros_like(rows), *_sample_tree(model, *how)))
         return _joined(parts, len(noise), eot)
 
 # %% ../../nbs/lm/06_drafts.ipynb #968c5b47
@@ -97,15 +98,14 @@ def _from(x, n):
 
 
 def _follow(model, drafts, rows, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, *settings):
-    "Rows, their first columns, and what was drawn there: along the drafts, and behind the first difference."
+    "Rows, their first columns, and what was drawn there: along the drafts, and behind the first difference. Nothing where too many groups are left."
     ids, logprobs, kept = _draw_along(model, drafts.ids, drafts.mask, G, noise, prompt_ids, prompt_mask, vocabulary, *settings)
     same = (ids == drafts.ids[:, None]).flatten(0, 1).cumprod(1).sum(1)
     ids, logprobs, kept = ids.flatten(0, 1), logprobs.flatten(0, 1), None if kept is None else kept.flatten(0, 1)
     n = (same + 1).minimum(drafts.mask.sum(1).repeat_interleave(G))     # drawn tokens that count
     left = limits.repeat_interleave(G) - n
     rest = ((left > 0) & (ids.gather(1, n[:, None] - 1)[:, 0] != eot)).nonzero()[:, 0]
-    if G > 1 and 3*len(rest) > len(rows):
-        return [(rows, torch.zeros_like(rows), *_sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, *settings))]
+    if G > 1 and 3*len(rest) > len(rows): return []
     drawn = torch.arange(ids.shape[1], device=n.device) < n[:, None]
     parts = [(rows, torch.zeros_like(rows), ids, drawn, logprobs, kept)]
     if len(rest):
