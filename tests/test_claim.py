@@ -238,12 +238,15 @@ def test_the_verdict(claim, tmp_path, monkeypatch):
                 frame = pd.DataFrame({c: right for c in columns})
                 if 'regret' in columns: frame.loc[:n//2, 'regret'] = np.nan
                 frame.to_csv(folder/f'judged-final-7-{where}.csv', index=False)
-    plan = dict(base=claim.BASE, arms={}, stages=dict(final=claim.STAGE | dict(seeds=seeds, budgets=[7])))
+    plan = dict(base=claim.BASE, arms={}, stages=dict(final=claim.STAGE | dict(seeds=seeds, budgets=[7], exam='fresh')))
     found = claim.verdict(plan, 'final', tmp_path).set_index(['metric', 'against'])
     one, other = found.loc[('legal_best', 'S1')], found.loc[('legal_best', 'S2')]
     assert abs(one.difference - 0.1) < 0.03 and one.low > 0 and one.holm and one.seeds_ahead == 5
     assert other.low < 0 < other.high and not other.holm and 0 < other.seeds_ahead < 5
     assert found.holm.sum() == 3 and found.loc[('regret', 'start')].difference == pytest.approx(0.2, abs=0.05) and len(found) == 6 + 9
+    claim.keep(tmp_path, plan, tmp_path/'kept.csv')                        # the same verdict elsewhere, from what was kept
+    claim.take_over(tmp_path/'elsewhere', plan, tmp_path/'kept.csv')
+    pd.testing.assert_frame_equal(claim.verdict(plan, 'final', tmp_path/'elsewhere').set_index(['metric', 'against']), found)
     constant = np.tile(np.array([[0.1], [-0.1], [0.2], [0.0], [0.3]]), (1, 5000))
     alone = claim.paired(constant)
     assert alone['difference'] == pytest.approx(0.1) and alone['high'] - alone['low'] > 0.15 and claim.paired(constant, family=6)['low'] < alone['low']

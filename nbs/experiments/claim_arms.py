@@ -11,7 +11,8 @@ budget, written at once when all of them are known; judged-STAGE-BUDGET-SET.csv 
 OUT/arms.csv collects the measures. Several commands may work in one OUT: a run that another one is at is left out.
 `--steps` takes the number of steps at each budget from an earlier arms.csv instead of the clock: then the weights are the same bits
 (column `weights`, the start of a SHA-256) on a machine of the same kind. `python claim_arms.py PLAN.toml OUT label_cost` measures that.
-`claim_measured.csv` beside this file is the arms.csv of what has been measured so far, and `--known claim_measured.csv` goes on from it.
+`claim_measured.csv` beside this file is what has been measured so far. `--known claim_measured.csv` goes on from it in another OUT, and
+`keep claim_measured.csv` in place of a stage writes it anew, with a .parquet beside it: the single answers that a verdict compares.
 
 Kinds of arms: `labels` (rows as Stockfish labelled them; `charged` true adds `label_cost` CPU-seconds for each new position),
 `uniform` (the rules' labels: any legal move), `rejection` (sample, keep what is coherent, learn it), `dagger` (half of it rows, half
@@ -308,8 +309,23 @@ def collected(out):
     return table
 
 
+def keep(out, plan, file):
+    "What another OUT needs to go on: FILE, the measures; and beside it as .parquet the answers that a verdict compares, of the stages with a fresh exam."
+    collected(out).to_csv(file, index=False, lineterminator='\n')
+    fresh, parts = [name for name, how in plan['stages'].items() if how['exam'] == 'fresh'], []
+    for where in dict.fromkeys([*PRIMARY.values(), *GUARDS.values()]):
+        columns = [COLUMN.get(m, m) for m, w in {**PRIMARY, **GUARDS}.items() if w == where]
+        for f in sorted(f for name in fresh for f in Path(out).glob(f'*/judged-{name}-*-{where.replace(" ", "-")}.csv')):
+            parts.append(pd.read_csv(f)[columns].astype('float32').assign(run=f.parent.name, file=f.name))
+    if parts: pd.concat(parts, ignore_index=True).to_parquet(Path(file).with_suffix('.parquet'), compression='zstd', index=False)
+
+
 def take_over(out, plan, table):
-    "What an earlier OUT measured (its arms.csv) is not made again. States and single answers are not in there."
+    "What `keep` wrote of an earlier OUT is not made again. States are not in there."
+    answers = Path(table).with_suffix('.parquet')
+    for (run, file), rows in pd.read_parquet(answers).groupby(['run', 'file'], sort=False) if answers.exists() else ():
+        (Path(out)/run).mkdir(parents=True, exist_ok=True)
+        if not (Path(out)/run/file).exists(): rows.drop(columns=['run', 'file']).dropna(axis=1, how='all').to_csv(Path(out)/run/file, index=False)
     for (stage, budget, arm, rate, seed), rows in pd.read_csv(table).groupby(['stage', 'budget', 'arm', 'learning_rate', 'seed'], sort=False):
         if stage not in plan['stages']: continue
         file = run_folder(out, arm, rate, seed)/f'at-{stage}-{budget or min(plan["stages"][stage]["budgets"]):g}.csv'
@@ -468,11 +484,11 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('plan')
     parser.add_argument('out', type=Path)
-    parser.add_argument('stages', nargs='+', help='names of stages, or label_cost; or verdict and the name of a stage')
+    parser.add_argument('stages', nargs='+', help='names of stages, or label_cost; or verdict and the name of a stage, or keep and a file')
     parser.add_argument('--arms', nargs='*', help='only these')
     parser.add_argument('--published', default='', help='a file of published rows, asked as it is where the exam is fresh')
     parser.add_argument('--steps', help='arms.csv of an earlier run')
-    parser.add_argument('--known', help='arms.csv of an earlier OUT: what it holds is not made again')
+    parser.add_argument('--known', help='what `keep` wrote of an earlier OUT: it is not made again')
     asked = parser.parse_args(argv)
     plan = read_plan(asked.plan)
     plan['base']['published'] = asked.published
@@ -480,6 +496,7 @@ def main(argv=None):
     torch.set_num_threads(plan['base']['threads'])
     asked.out.mkdir(parents=True, exist_ok=True)
     if asked.stages == ['label_cost']: return print(f'label_cost = {label_cost(plan["base"]):.4f}')
+    if asked.stages[0] == 'keep': return keep(asked.out, plan, asked.stages[1])
     if asked.stages[0] == 'verdict': return print(verdict(plan, asked.stages[1], asked.out).round(4).to_string())
     if unknown := (set(asked.stages) - set(plan['stages'])) | (set(asked.arms or []) - set(plan['arms'])): raise SystemExit(f'the plan has no {min(unknown)}')
     steps = asked.steps and read_steps(asked.steps)

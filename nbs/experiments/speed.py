@@ -188,24 +188,39 @@ def trl(part, P, G, T):
     return float('nan'), float('nan'), c1 - c0, held, P*G*T if part != 'nano' else 0, t1 - t0
 
 
-METHODS = {'plain loop': plain, 'TRL': trl, 'ours': ours, 'ours, task head': lambda *a: ours(*a, vocabulary='task'), 'ours before': ours}
+def two_processes(part, P, G, T):
+    "The same step of two processes with a thread each, which torchrun starts: what rank 0 measured, the CPU-seconds and the memory its own."
+    words = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2', __file__, '--threads', '1',
+             '--one', part, 'ours' if part == 'nano' else 'ours, task head', *map(str, (P, G, T, 0))]
+    said = subprocess.run(words, env=os.environ | dict(OMP_NUM_THREADS='1'), stdout=subprocess.PIPE, text=True, check=True).stdout
+    (row,) = csv.reader([line for line in said.splitlines() if line.startswith(f'{part},')])
+    sampling, update, _, cpu, held, _, tokens = row[6:]
+    return float(sampling), float(update), float(cpu), float(held), int(tokens)
+
+
+METHODS = {'plain loop': plain, 'TRL': trl, 'ours': ours, 'ours, task head': lambda *a: ours(*a, vocabulary='task'), 'ours before': ours, 'two processes': two_processes,
+           'task head, 16 at a time': lambda *a: ours(*a, vocabulary='task', micro=16)}
 
 
 def measure(part, method, P, G, T, repeat, threads):
     "In this process: one row."
     import torch
     torch.set_num_threads(threads)
-    sampling, update, cpu, held, tokens, *step = METHODS[method](part, P, G, T)
+    if 'RANK' in os.environ:
+        from rookworld_nb.grpo.ranks import joined
+        with joined('cpu'): sampling, update, cpu, held, tokens, *step = METHODS[method](part, P, G, T)
+    else: sampling, update, cpu, held, tokens, *step = METHODS[method](part, P, G, T)
     seconds = step[0] if step else sampling + update
-    return [part, method, P, G, T, repeat, *(round(x, 4) for x in (sampling, update, seconds, cpu, held, memory()[1])), tokens]
+    peak = float('nan') if method == 'two processes' else memory()[1]
+    return [part, method, P, G, T, repeat, *(round(x, 4) for x in (sampling, update, seconds, cpu, held, peak)), tokens]
 
 
 def plan(quick, before, repeat):
     "Part, method, prompts, group, tokens; the methods take turns. Memory is measured in the first repeat only."
-    methods = [m for m in METHODS if (m != 'TRL' or importlib.util.find_spec('trl')) and (m != 'ours before' or before)]
-    jobs = [('small', m, 8, 8, 60) for m in methods] + [('gpt2', m, 2, 4, 60) for m in methods] + [('nano', m, 8, 8, 144) for m in methods if m != 'ours, task head']
+    methods = [m for m in METHODS if m != 'task head, 16 at a time' and (m != 'TRL' or importlib.util.find_spec('trl')) and (m != 'ours before' or before)]
+    jobs = [('small', m, 8, 8, 60) for m in methods] + [('gpt2', m, 2, 4, 60) for m in methods if m != 'two processes'] + [('nano', m, 8, 8, 144) for m in methods if m != 'ours, task head']
     growth = [('small', 'ours, task head', *n) for n in [(2, 8, 60), (4, 8, 60), (16, 8, 60), (32, 8, 60), (64, 8, 60), (8, 2, 60), (8, 4, 60), (8, 16, 60), (8, 32, 60), (8, 64, 60), (8, 8, 15), (8, 8, 30), (8, 8, 120)]]
-    memory = [('gpt2', m, 8, 8, 60) for m in ('ours', 'ours, task head')]
+    memory = [('gpt2', m, 8, 8, 60) for m in ('ours', 'ours, task head', 'task head, 16 at a time')]
     return [('small', m, 2, 8, 6) for m in methods] if quick else jobs + growth + (memory if repeat == 0 else [])
 
 
@@ -225,7 +240,8 @@ def main():
         return
     if a.one:
         part, method, *numbers = a.one
-        return csv.writer(sys.stdout, lineterminator='\n').writerow(measure(part, method, *map(int, numbers), a.threads))
+        row = measure(part, method, *map(int, numbers), a.threads)
+        return csv.writer(sys.stdout, lineterminator='\n').writerow(row) if os.environ.get('RANK', '0') == '0' else None
     done = {tuple(row[:6]) for row in csv.reader(a.output.open())} if a.output.exists() else set()
     if not done: a.output.write_text(','.join(COLUMNS) + '\n')
     for repeat in range(a.repeats):
