@@ -325,7 +325,7 @@ def take_over(out, plan, table):
     answers = Path(table).with_suffix('.parquet')
     for (run, file), rows in pd.read_parquet(answers).groupby(['run', 'file'], sort=False) if answers.exists() else ():
         (Path(out)/run).mkdir(parents=True, exist_ok=True)
-        if not (Path(out)/run/file).exists(): rows.drop(columns=['run', 'file']).dropna(axis=1, how='all').to_csv(Path(out)/run/file, index=False)
+        if not (Path(out)/run/file).exists(): rows.drop(columns=['run', 'file']).to_csv(Path(out)/run/file, index=False)
     for (stage, budget, arm, rate, seed), rows in pd.read_csv(table).groupby(['stage', 'budget', 'arm', 'learning_rate', 'seed'], sort=False):
         if stage not in plan['stages']: continue
         file = run_folder(out, arm, rate, seed)/f'at-{stage}-{budget or min(plan["stages"][stage]["budgets"]):g}.csv'

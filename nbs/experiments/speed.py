@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 SHAPES = dict(small=(4, 256), gpt2=(12, 768), nano=(4, 192))   # layers, width; GPT-2's vocabulary but for nano
@@ -185,7 +186,7 @@ def trl(part, P, G, T):
         held, _ = memory()
         trainer.train()
     (t0, c0), (t1, c1) = marks[-2:]
-    return float('nan'), float('nan'), c1 - c0, held, P*G*T if part != 'nano' else 0, t1 - t0
+    return float('nan'), float('nan'), c1 - c0, held, float('nan'), t1 - t0
 
 
 def two_processes(part, P, G, T):
@@ -206,10 +207,11 @@ def measure(part, method, P, G, T, repeat, threads):
     "In this process: one row."
     import torch
     torch.set_num_threads(threads)
-    if 'RANK' in os.environ:
+    ranks = nullcontext()
+    if 'RANK' in os.environ:   # an old commit has no such room
         from rookworld_nb.grpo.ranks import joined
-        with joined('cpu'): sampling, update, cpu, held, tokens, *step = METHODS[method](part, P, G, T)
-    else: sampling, update, cpu, held, tokens, *step = METHODS[method](part, P, G, T)
+        ranks = joined('cpu')
+    with ranks: sampling, update, cpu, held, tokens, *step = METHODS[method](part, P, G, T)
     seconds = step[0] if step else sampling + update
     peak = float('nan') if method == 'two processes' else memory()[1]
     return [part, method, P, G, T, repeat, *(round(x, 4) for x in (sampling, update, seconds, cpu, held, peak)), tokens]

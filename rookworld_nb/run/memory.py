@@ -91,7 +91,7 @@ def _in_copy(work: Callable):
             torch.set_num_threads(1)
             with suppress(AttributeError, OSError): ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2**16)
             try:
-                held = _taken_up()
+                held = _taken_up()   # until the copy ends
                 found = dict(found=work())
             except BaseException as e: found = {} if is_out_of_memory(e) else dict(error=f'{type(e).__name__}: {e}')
             with open(send, 'w') as f: json.dump(found, f)
