@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,11 +43,13 @@ def write_at_once(
 ) -> None:
     "Write a file completely or not at all, even if the process dies."
     file = Path(file)
-    unfinished = file.with_name(file.name + '.tmp')
-    if isinstance(content, str): unfinished.write_text(content, encoding='utf-8')
-    else: content(unfinished)
-    fsync(unfinished)
-    os.replace(unfinished, file)
+    unfinished = file.with_name(f'{file.name}.{os.getpid()}-{threading.get_ident()}.tmp') # a name that no other writer has
+    try:
+        if isinstance(content, str): unfinished.write_text(content, encoding='utf-8')
+        else: content(unfinished)
+        fsync(unfinished)
+        os.replace(unfinished, file)
+    finally: unfinished.unlink(missing_ok=True)
     fsync(file.parent)
 
 # %% ../nbs/01_files.ipynb #28bc0f69

@@ -382,7 +382,7 @@ def standing(table, stage, arm, rate, margin):
 
 def best_rate(table, stage, arm, base):
     "The rate with the highest standing; of equals the lowest."
-    rates = sorted(table[(table.stage == stage) & (table.arm == arm)].learning_rate.unique())
+    rates = sorted(table[(table.stage == stage) & (table.arm == arm)].learning_rate.unique().tolist())   # plain numbers: a state with others is not read again
     if rates != sorted(base['learning_rates']): raise SystemExit(f'the stage {stage} has to be complete first: {arm} has rates {rates}')
     return max(rates, key=lambda r: (standing(table, stage, arm, r, base['margin']), -r))
 
