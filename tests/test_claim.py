@@ -3,8 +3,9 @@ import copy
 import importlib.util
 import random
 import re
+import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -21,6 +22,9 @@ from rookworld_nb.lm.loader import load_model
 from rookworld_nb.measure.strange import visited_positions
 from rookworld_nb.reward.coherence import score_by_rules
 from rookworld_nb.run.targets import TokenRows, completion_loss
+
+sys.path.append(str(Path(__file__).parents[1]/'nbs/experiments'))
+import claim_plan
 
 CONFIG = TrainConfig(reward_source='rules', prompts_per_step=4, group_size=4, env_ratio=0.25, max_new_tokens=24, env_max_new_tokens=48, kl_every=0, max_refills=0, learning_rate=1e-3, warmup_steps=0, temperature=1.0)
 
@@ -150,7 +154,7 @@ def claim(monkeypatch):
 
 def test_arms_go_on_where_they_stopped(tmp_path, claim):
     "For two steps, all at once or one at a time: the same weights."
-    plan = dict(base=claim.BASE | dict(batch_size=4, replay_rows=8), arms=dict(
+    plan = dict(base=claim_plan.BASE | dict(batch_size=4, replay_rows=8), arms=dict(
         S1=dict(kind='labels', charged=True), S4=dict(kind='rejection', prompts_per_step=4, group_size=4), R2=dict(kind='grpo', prompts_per_step=2, group_size=4, exact_best='first')))
     if find_engine(): plan['arms'] |= dict(S5=dict(kind='dagger'), R3=dict(kind='grpo', prompts_per_step=2, group_size=4, reward_source='engine'))
     for arm in plan['arms']:
@@ -169,37 +173,82 @@ def test_arms_go_on_where_they_stopped(tmp_path, claim):
         for run in (through, first, second): run.close()
 
 
+def steps_are_seconds(monkeypatch, claim):
+    clock = iter(range(10**6))
+    monkeypatch.setattr(claim, 'cpu_seconds', lambda: next(clock))
+    def measured(*how): return [dict(set='P', metric='legal_best', value=0.5, low=0.4, high=0.6, n=2)], dict(P=pd.DataFrame(dict(legal_best=[0., 1.], asked='these')))
+    monkeypatch.setattr(claim, 'measured', measured)
+
+
 def test_a_run_that_is_killed_leaves_no_half_row(tmp_path, claim, monkeypatch):
     "It goes on at the next call; with the steps of the first CSV a second run has the same weights, whatever the clock says."
-    base, stage = dict(batch_size=4, replay=0.0, checkpoint=0.0, published=''), claim.STAGE | dict(P=2, budgets=[3.0, 5.0])
-    plan = dict(base=claim.BASE | base, stages=dict(tuning=stage, again=stage), arms=dict(start=dict(kind='start'), S=dict(kind='labels')))
-    clock = iter(range(10**6))
-    monkeypatch.setattr(claim, 'cpu_seconds', lambda: next(clock))     # a step is a second
-    monkeypatch.setattr(claim, 'measured', lambda *how: ([dict(set='P', metric='legal_best', value=0.5, low=0.4, high=0.6, n=2)], {}))
+    base = dict(batch_size=4, replay=0.0, checkpoint=0.0, published='')
+    plan = dict(base=claim_plan.BASE | base, stages=dict(tuning=claim_plan.STAGE | dict(P=2, budgets=[3.0, 5.0])), arms=dict(start=dict(kind='start'), S=dict(kind='labels')))
+    steps_are_seconds(monkeypatch, claim)
+    def go(out=tmp_path, steps=None): claim.run_seed([('S', 1e-4)], plan, 'tuning', out, 0, steps)
     for killed in (1, 3):
         with monkeypatch.context() as m:
             step, left = claim.Run.labels, iter(range(killed))
             m.setattr(claim.Run, 'labels', lambda self: step(self) if next(left, None) is not None else 1/0)
-            with pytest.raises(ZeroDivisionError): claim.run('S', plan, 1e-4, 0, 'tuning', tmp_path)
+            with pytest.raises(ZeroDivisionError): go()
         assert claim.collected(tmp_path).steps.tolist() == ([] if killed == 1 else [3])
     with monkeypatch.context() as m:
         m.setattr(claim, 'measured', lambda *how: 1/0)                 # killed while it is measured
-        with pytest.raises(ZeroDivisionError): claim.run('S', plan, 1e-4, 0, 'tuning', tmp_path)
+        with pytest.raises(ZeroDivisionError): go()
     assert claim.collected(tmp_path).steps.tolist() == [3]
-    for _ in range(2): claim.run('S', plan, 1e-4, 0, 'tuning', tmp_path)
-    claim.run('start', plan, 0.0, 0, 'tuning', tmp_path)
+    for _ in range(2): go()
+    claim.run_seed([('start', 0.0)], plan, 'tuning', tmp_path, 0)
     table = claim.collected(tmp_path)
     assert sorted(table[['arm', 'budget', 'steps', 'spent']].values.tolist()) == [['S', 3, 3, 3], ['S', 5, 5, 5], ['start', 0, 0, 0]]
     assert table.weights.nunique() == 3
     claim.take_over(tmp_path/'third', plan, tmp_path/'arms.csv')         # elsewhere nothing of it is made again
     with monkeypatch.context() as m:
         m.setattr(claim, 'Run', lambda *how: 1/0)
-        for arm, rate in (('S', 1e-4), ('start', 0.0)): claim.run(arm, plan, rate, 0, 'tuning', tmp_path/'third')
+        go(tmp_path/'third')
+        claim.run_seed([('start', 0.0)], plan, 'tuning', tmp_path/'third', 0)
     claim.collected(tmp_path/'third')
     assert (tmp_path/'third/arms.csv').read_text() == (tmp_path/'arms.csv').read_text()
+    table[table.budget != 5].to_csv(tmp_path/'half.csv', index=False)    # of a stage that another machine did not end nothing is taken: its rest would be of another run
+    claim.take_over(tmp_path/'fourth', plan, tmp_path/'half.csv')
+    assert claim.collected(tmp_path/'fourth').arm.tolist() == ['start']
     monkeypatch.setattr(claim, 'cpu_seconds', lambda: 0)
-    claim.run('S', plan, 1e-4, 0, 'again', tmp_path/'second', claim.read_steps(tmp_path/'arms.csv'))
+    go(tmp_path/'second', claim.read_steps(tmp_path/'arms.csv'))
     assert claim.collected(tmp_path/'second').weights.tolist() == table[table.arm == 'S'].weights.tolist()
+
+
+def test_a_run_past_its_budget_is_not_measured_there(tmp_path, claim, monkeypatch):
+    plan = dict(base=claim_plan.BASE | dict(batch_size=4, replay=0.0, published=''), arms=dict(start=dict(kind='start'), S=dict(kind='labels')),
+                stages=dict(final=claim_plan.STAGE | dict(budgets=[2.0, 4.0]), longer=claim_plan.STAGE | dict(budgets=[6.0])))
+    steps_are_seconds(monkeypatch, claim)
+    with pytest.raises(SystemExit, match='longer goes on from final, where S 0.0001 0 has to be measured first'): claim.run_seed([('S', 1e-4)], plan, 'longer', tmp_path, 0)
+    claim.run_seed([('S', 1e-4)], plan, 'final', tmp_path, 0)
+    claim.run_seed([('S', 1e-4)], plan, 'longer', tmp_path, 0)
+    assert claim.collected(tmp_path)[['budget', 'steps']].values.tolist() == [[2, 2], [4, 4], [6, 6]]
+    (tmp_path/'S-0.0001-0/at-final-4.csv').unlink()
+    with pytest.raises(SystemExit, match='step 6 and 6.0 CPU-seconds, past 4, which was not measured'): claim.run_seed([('S', 1e-4)], plan, 'final', tmp_path, 0)
+    with pytest.raises(SystemExit, match='past 4'): claim.run_seed([('S', 1e-4)], plan, 'final', tmp_path, 0, {('S', 1e-4, 0, b): b for b in (2.0, 4.0)})
+    (tmp_path/'S-0.0001-0/state.pt').write_bytes(b'half a st')
+    with pytest.raises(SystemExit, match='state.pt cannot be read; without it this run begins again'): claim.run_seed([('S', 1e-4)], plan, 'final', tmp_path, 0)
+
+
+def test_the_arms_of_a_seed_take_turns(tmp_path, claim, monkeypatch):
+    "The one that has spent least goes next, and each ends where it would have ended alone."
+    plan = dict(base=claim_plan.BASE | dict(batch_size=4, replay_rows=8, published=''), stages=dict(tuning=claim_plan.STAGE | dict(budgets=[3.0])), arms=dict(start=dict(kind='start'),
+        S1=dict(kind='labels'), S4=dict(kind='rejection', prompts_per_step=4, group_size=4), R2=dict(kind='grpo', prompts_per_step=2, group_size=4, exact_best='first')))
+    steps_are_seconds(monkeypatch, claim)
+    advance, turns = claim.Run.advance, []
+    monkeypatch.setattr(claim.Run, 'advance', lambda self: (turns.append(self.arm), advance(self)))
+    claim.run_seed([(a, 1e-4) for a in ('S1', 'S4', 'R2')], plan, 'tuning', tmp_path/'together', 0)
+    assert turns == ['S1', 'S4', 'R2']*3
+    for a in ('R2', 'S4', 'S1'): claim.run_seed([(a, 1e-4)], plan, 'tuning', tmp_path/'alone', 0)
+    together, alone = (claim.collected(tmp_path/name).set_index('arm').weights.to_dict() for name in ('together', 'alone'))
+    assert together == alone and len(set(together.values())) == 3
+
+
+def test_an_arm_without_its_engine_stops(tmp_path, claim, monkeypatch):
+    run = claim.Run('R', dict(base=claim_plan.BASE, arms=dict(R=dict(kind='grpo', prompts_per_step=2, group_size=2))), 1e-4, 0, tmp_path)
+    run.learner.scorer.lost = True
+    with pytest.raises(SystemExit, match='the engine was lost'): run.advance()
 
 
 def test_rates_and_arms_are_chosen_by_rule(claim):
@@ -207,55 +256,93 @@ def test_rates_and_arms_are_chosen_by_rule(claim):
     def rows(stage, arm, rate, legal, move=0.3, **more):
         known = dict(legal_best=legal, coherence=legal, best_move=move, top5_overlap=0.4, regret=0.1) | more
         return [dict(stage=stage, arm=arm, learning_rate=rate, seed=0, budget=0 if arm == 'start' else 7, set='P', metric=m, value=v) for m, v in known.items()]
-    base, plan_arms = claim.BASE | dict(learning_rates=[0.1, 0.2]), dict(start={}, S1={}, S2={}, S3={}, R1={}, R2={})
+    base, plan_arms = claim_plan.BASE | dict(learning_rates=[0.1, 0.2]), dict(start={}, S1={}, S2={}, S3={}, R1={}, R2={})
     tuned = [('S1', 0.1, 0.9, 0.3), ('S1', 0.2, 0.9, 0.3), ('S2', 0.1, 0.9, 0.3), ('S2', 0.2, 0.95, 0.28), ('S3', 0.1, 0.91, 0.1), ('S3', 0.2, 0.99, 0.05),
              ('R1', 0.1, 0.5, 0.3), ('R1', 0.2, 0.9, 0.26), ('R2', 0.1, 0.5, 0.3), ('R2', 0.2, 0.6, 0.3)]
     table = pd.DataFrame(rows('tuning', 'start', 0., 0.8) + [r for line in tuned for r in rows('tuning', *line)])
-    assert {a: claim.best_rate(table, 'tuning', a, base) for a in list(plan_arms)[1:]} == dict(S1=0.1, S2=0.2, S3=0.1, R1=0.1, R2=0.2)
-    assert type(claim.best_rate(table, 'tuning', 'S1', base)) is float      # numpy's own go into a state, and `weights_only` does not let them out
-    assert claim.standing(table, 'tuning', 'S2', 0.2, 0.03) == (1, pytest.approx(0.95)) and claim.standing(table, 'tuning', 'S3', 0.1, 0.03) == (0, pytest.approx(-0.2))
-    with pytest.raises(SystemExit, match='complete first'): claim.best_rate(table[table.learning_rate != 0.2], 'tuning', 'S1', base)
+    assert {a: claim_plan.best_rate(table, 'tuning', a, base) for a in list(plan_arms)[1:]} == dict(S1=0.1, S2=0.2, S3=0.1, R1=0.1, R2=0.2)
+    assert type(claim_plan.best_rate(table, 'tuning', 'S1', base)) is float      # numpy's own go into a state, and `weights_only` does not let them out
+    assert claim_plan.standing(table, 'tuning', 'S2', 0.2, 0.03) == (1, pytest.approx(0.95)) and claim_plan.standing(table, 'tuning', 'S3', 0.1, 0.03) == (0, pytest.approx(-0.2))
+    with pytest.raises(SystemExit, match='complete first'): claim_plan.best_rate(table[table.learning_rate != 0.2], 'tuning', 'S1', base)
     worse = pd.DataFrame(rows('tuning', 'S1', 0.2, 0.99, regret=0.14))
-    assert claim.best_rate(pd.concat([table[(table.arm != 'S1') | (table.learning_rate != 0.2)], worse]), 'tuning', 'S1', base) == 0.1
-    screened = pd.DataFrame(rows('screening', 'start', 0., 0.8) + [r for a, rate, legal in (('S1', .1, .99), ('S2', .2, .9), ('S3', .1, .95), ('R1', .1, .9), ('R2', .2, .91)) for r in rows('screening', a, rate, legal)])
-    plan = dict(base=base, stages=dict(screening=claim.STAGE), arms=plan_arms)
-    assert claim.chosen(pd.concat([table, screened]), 'screening', plan) == ['S1', 'S3', 'R2']
-    with pytest.raises(SystemExit, match='complete first: nothing of'): claim.chosen(table, 'screening', plan)
+    assert claim_plan.best_rate(pd.concat([table[(table.arm != 'S1') | (table.learning_rate != 0.2)], worse]), 'tuning', 'S1', base) == 0.1
+    def screen(coherence): return pd.DataFrame(rows('screening', 'start', 0., 0.8) + [r for a, rate, legal in (('S1', .1, .99), ('S2', .2, .9), ('S3', .1, .95), ('R1', .1, .9), ('R2', .2, .91))
+                                               for r in rows('screening', a, rate, legal, **dict(coherence=coherence) if a[0] == 'R' else {})])
+    screened = screen(0.995)
+    plan = dict(base=base, stages=dict(screening=claim_plan.STAGE | dict(budgets=[7])), arms=plan_arms)
+    assert claim_plan.chosen(pd.concat([table, screened]), 'screening', plan) == ['S1', 'S3', 'R2']
+    for lacking, words in ((table, 'complete first: nothing of start'), (pd.concat([table, screened[screened.arm != 'S2']]), 'nothing of S2 with seed 0')):
+        with pytest.raises(SystemExit, match=words): claim_plan.chosen(lacking, 'screening', plan)
+    with pytest.raises(SystemExit, match='the stopping rule: after screening no R arm is ahead of every S arm on legal_best or coherence'): claim_plan.chosen(pd.concat([table, screen(0.98)]), 'screening', plan)
+    plan['stages']['screening']['seeds'] = [0, 1]
+    with pytest.raises(SystemExit, match='nothing of S1 with seed 1'): claim_plan.chosen(pd.concat([table, screened]), 'screening', plan)
 
 
 def test_the_verdict(claim, tmp_path, monkeypatch):
     "R is 10 points ahead of S1 and equal to S2 on average; a bootstrap that ignored the seeds would be far too narrow."
-    monkeypatch.setattr(claim, 'chosen', lambda *how: ['S1', 'S2', 'R1'])
-    monkeypatch.setattr(claim, 'best_rate', lambda *how: 0.1)
+    monkeypatch.setattr(claim_plan, 'chosen', lambda *how: ['S1', 'S2', 'R1'])
+    monkeypatch.setattr(claim_plan, 'best_rate', lambda *how: 0.1)
+    paired = claim_plan.paired
+    monkeypatch.setattr(claim_plan, 'paired', partial(paired, resamples=1000))
     rng, n, seeds = np.random.default_rng(0), 400, [10, 11, 12, 13, 14]
     easy = rng.random(n)
-    for arm, level in dict(start=0.5, S1=0.6, S2=0.7, R1=0.7).items():
-        for s in seeds if arm != 'start' else [0]:
-            folder = claim.run_folder(tmp_path, arm, 0.1 if arm != 'start' else 0.0, s)
-            folder.mkdir()
-            more = 0.03*(-1)**s if arm == 'S2' else 0
-            right = (easy < level + more).astype(float)
-            for where, columns in [('P', ('legal_best', 'coherence', 'best_move', 'top5_overlap', 'regret')), ('chain', ('right',)), ('A-random-games', ('exact',)), ('A-illegal', ('recall_illegal',)), ('A-mates', ('recall_mate',))]:
-                frame = pd.DataFrame({c: right for c in columns})
-                if 'regret' in columns: frame.loc[:n//2, 'regret'] = np.nan
-                frame.to_csv(folder/f'judged-final-7-{where}.csv', index=False)
-    plan = dict(base=claim.BASE, arms={}, stages=dict(final=claim.STAGE | dict(seeds=seeds, budgets=[7], exam='fresh')))
-    found = claim.verdict(plan, 'final', tmp_path).set_index(['metric', 'against'])
+    sets = [('P', ('legal_best', 'coherence', 'best_move', 'top5_overlap', 'regret')), ('chain', ('right',)), ('A-random-games', ('exact',)), ('A-illegal', ('recall_illegal',)), ('A-mates', ('recall_mate',))]
+    def write(stage, budget, arm, seed, level, plays):
+        folder = claim.run_folder(tmp_path, arm, 0.1 if arm != 'start' else 0.0, seed)
+        folder.mkdir(exist_ok=True)
+        right = (easy < level).astype(float)
+        for where, columns in sets:
+            frame = pd.DataFrame({c: right for c in columns}).assign(asked='an exam')
+            if 'regret' in columns: frame['regret'] = np.where(np.arange(n) <= n//2, np.nan, 1 - right)
+            frame.to_csv(folder/f'judged-{stage}-{budget}-{where}.csv', index=False)
+        pd.DataFrame([dict(stage=stage, arm=arm, learning_rate=0.1 if arm != 'start' else 0.0, seed=seed, budget=0 if arm == 'start' else budget, steps=1, weights='w',
+                           set='self-play', metric='legal_half_moves', value=plays)]).to_csv(folder/f'at-{stage}-{budget}.csv', index=False)
+    for s in seeds:
+        for budget, lead in ((7, 0.05), (30, 0.1)):
+            for arm, level in dict(S1=0.6, S2=0.7 + 0.03*(-1)**s, R1=0.6 + lead).items(): write('final', budget, arm, s, level, 60 if arm == 'R1' else 50)
+    write('final', 7, 'start', 0, 0.5, 30)
+    stage = dict(seeds=seeds, budgets=[7, 30], exam='fresh', arms='chosen', games=3)
+    plan = dict(base=claim_plan.BASE, arms={}, stages=dict(final=claim_plan.STAGE | stage, longer=claim_plan.STAGE | stage | dict(seeds=[10], budgets=[120])))
+    whole = claim.verdict(plan, 'final', tmp_path)
+    assert len(whole) == 2*(6 + 12 + 9)
+    found = whole[whole.budget == 30].set_index(['metric', 'against'])
     one, other = found.loc[('legal_best', 'S1')], found.loc[('legal_best', 'S2')]
-    assert abs(one.difference - 0.1) < 0.03 and one.low > 0 and one.holm and one.seeds_ahead == 5
-    assert other.low < 0 < other.high and not other.holm and 0 < other.seeds_ahead < 5
-    assert found.holm.sum() == 3 and found.loc[('regret', 'start')].difference == pytest.approx(0.2, abs=0.05) and len(found) == 6 + 9
+    assert abs(one.difference - 0.1) < 0.03 and one.low > 0 and one.t_low > 0 and one.holm and one.seeds_ahead == 5
+    assert other.low < 0 < other.high and other.t_low < 0 < other.t_high and not other.holm and 0 < other.seeds_ahead < 5
+    better = ((easy >= 0.6) & (easy < 0.7)).sum()
+    assert one.mcnemar == ' '.join([f'{2/2**better:.2g}']*5) and found.loc[('right_states', 'S1')].mcnemar == one.mcnemar
+    assert found.holm.sum() == 3 and found.loc[('regret', 'start')].difference == pytest.approx(-0.2, abs=0.05)
+    def told(): return {(r.what, r.of): r.held for r in claim.conclusion(plan, 'final', tmp_path, whole).itertuples()}
+    first = told()
+    assert first['three points ahead', 'coherence against S1'] and first['the lead grows', 'coherence against S1'] and not first['three points ahead', 'legal_best against S2']
+    assert first['and not less in longer', 'legal_best against S1'] is None and first['self-play, times that of the start', 'R1'] and all(first['no more than a point lost', m] for m in claim_plan.GUARDS)
+    assert first['ties or wins everywhere', 'S2'] and not first['ties or wins everywhere', 'S1'] and first['THE CLAIM', 'R1 against S1 and S2'] is False
     claim.keep(tmp_path, plan, tmp_path/'kept.csv')                        # the same verdict elsewhere, from what was kept
     claim.take_over(tmp_path/'elsewhere', plan, tmp_path/'kept.csv')
-    pd.testing.assert_frame_equal(claim.verdict(plan, 'final', tmp_path/'elsewhere').set_index(['metric', 'against']), found)
+    pd.testing.assert_frame_equal(claim.verdict(plan, 'final', tmp_path/'elsewhere'), whole)
+    with pytest.raises(SystemExit, match='kept.csv has measures that are not in .*nothing.*--known'): claim.keep(tmp_path/'nothing', plan, tmp_path/'kept.csv')
+    for s in seeds: write('final', 30, 'S2', s, 0.6, 50)                   # now R is ahead of both
+    whole = claim.verdict(plan, 'final', tmp_path)
+    assert told()['THE CLAIM', 'R1 against S1 and S2'] is None             # the last budget is missing
+    for arm, level in dict(S1=0.6, S2=0.6, R1=0.68).items(): write('longer', 120, arm, 10, level, 50)
+    assert told()['THE CLAIM', 'R1 against S1 and S2'] is False
+    write('longer', 120, 'R1', 10, 0.75, 50)
+    assert told()['THE CLAIM', 'R1 against S1 and S2'] is True
+    file = tmp_path/'S1-0.1-12/judged-final-30-P.csv'
+    pd.read_csv(file).assign(asked='another exam').to_csv(file, index=False)
+    with pytest.raises(SystemExit, match="S1-0.1-12 was asked another exam than the rest in the set 'P': another exam, not an exam"): claim.verdict(plan, 'final', tmp_path)
     constant = np.tile(np.array([[0.1], [-0.1], [0.2], [0.0], [0.3]]), (1, 5000))
-    alone = claim.paired(constant)
-    assert alone['difference'] == pytest.approx(0.1) and alone['high'] - alone['low'] > 0.15 and claim.paired(constant, family=6)['low'] < alone['low']
+    alone = paired(constant)
+    assert alone['t_high'] - alone['t_low'] > alone['high'] - alone['low'] and alone['t_p'] > alone['p']
+    assert alone['difference'] == pytest.approx(0.1) and alone['high'] - alone['low'] > 0.15 and paired(constant, family=6)['low'] < alone['low']
 
 
 def test_the_registered_plan_can_be_read(claim, tmp_path):
     plan = claim.read_plan(claim.__file__.replace('.py', '.toml'))
-    assert len(list(claim.runs(plan, 'tuning', tmp_path))) == 1 + 9*3 and list(claim.runs(plan, 'tuning', tmp_path, ['R1']))[1:] == [('R1', r, 0) for r in (3e-5, 1e-4, 3e-4)]
+    (_, start), (seed, pairs) = claim.runs(plan, 'tuning', tmp_path)
+    assert (start, seed, len(pairs)) == ([('start', 0.0)], 0, 9*3) and list(claim.runs(plan, 'tuning', tmp_path, ['R1']))[1:] == [(0, [('R1', r) for r in (3e-5, 1e-4, 3e-4)])]
+    assert [s for s, _ in claim.runs(plan, 'tuning', tmp_path, None, [1])] == [0]
+    with pytest.raises(SystemExit, match='--arms needs --steps'): claim.main([claim.__file__.replace('.py', '.toml'), str(tmp_path/'out'), 'tuning', '--arms', 'R1'])
     for name, arm in plan['arms'].items():
         if arm['kind'] == 'grpo': TrainConfig(**{k: v for k, v in arm.items() if k != 'kind'})
     with pytest.raises(SystemExit, match='another nano: sha256 0000'): claim.check_start(plan['base'] | dict(sha256=64*'0'))
@@ -276,7 +363,7 @@ def test_what_is_asked_is_held_out(nano):
 
 def test_what_is_replayed_is_what_the_start_drew(tmp_path, claim):
     "Its loss is the entropy of the start (1.9 nats a token here); answers read back from their text, odd ones as bytes, would cost 10 nats a token."
-    run = claim.Run('S1', dict(base=claim.BASE | dict(replay_rows=128), arms=dict(S1=dict(kind='labels'))), 1e-4, 0, tmp_path)
+    run = claim.Run('S1', dict(base=claim_plan.BASE | dict(replay_rows=128), arms=dict(S1=dict(kind='labels'))), 1e-4, 0, tmp_path)
     assert run.replayed(6) == 2 and 120 < len(run.replay) <= 128
     each = torch.tensor([completion_loss(run.start, TokenRows([row]).batch(torch.tensor([0]))).item() for row in run.replay])
     assert each.max() < 5 and 1.5 < each.mean() < 2.5
@@ -286,7 +373,7 @@ def test_what_is_replayed_is_what_the_start_drew(tmp_path, claim):
 def test_the_label_time_is_charged_once(tmp_path, claim):
     spent = {}
     for charged in (False, True):
-        plan = dict(base=claim.BASE | dict(batch_size=4, replay=0.0, label_cost=1000.0), arms=dict(S=dict(kind='labels', charged=charged)))
+        plan = dict(base=claim_plan.BASE | dict(batch_size=4, replay=0.0, label_cost=1000.0), arms=dict(S=dict(kind='labels', charged=charged)))
         run = claim.Run('S', plan, 1e-4, 0, tmp_path/str(charged))
         before = copy.deepcopy(run.source.state_dict())
         run.advance()

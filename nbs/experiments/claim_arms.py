@@ -1,28 +1,29 @@
-"""Does reinforcement beat every supervised control at equal CPU? `python claim_arms.py PLAN.toml OUT STAGE [STAGE ...] [--arms S1 R1 ...] [--steps arms.csv]`
+"""Does reinforcement beat every supervised control at equal CPU? `python claim_arms.py PLAN.toml OUT STAGE [STAGE ...] [--seeds 0 ...] [--steps arms.csv]`
 makes what is missing of some stages, in their order.
 
-The plan (TOML) has a table [base] (see `BASE`), a table [stages] (seeds, budgets, which arms and rates, how much is measured) and a
+The plan (TOML) has a table [base] (see `BASE` in claim_plan.py), a table [stages] (seeds, budgets, which arms and rates, how much is measured) and a
 table [arms], one line an arm; a run is one arm with one learning rate and one seed. All arms start from the same model, take the same
 prompts in the same order, use the same optimizer (AdamW, constant after ten steps) and stop at the same CPU-seconds of this process
-and the engines it started; sampling, scoring and labelling count, starting processes and measuring do not.
+and the engines it started; sampling, scoring and labelling count, starting processes and measuring do not. The arms of a seed run in
+one process, and the one that has spent least makes the next step: a CPU-second does less on a busy machine, and so does so for all.
 
-OUT/ARM-RATE-SEED/state.pt is where a run is, so the same command goes on after a kill; STAGE-BUDGET.csv there are the measures at a
+OUT/ARM-RATE-SEED/state.pt is where a run is, so the same command goes on after a kill; at-STAGE-BUDGET.csv there are the measures at a
 budget, written at once when all of them are known; judged-STAGE-BUDGET-SET.csv the answers prompt by prompt, for paired tests.
-OUT/arms.csv collects the measures. Several commands may work in one OUT: a run that another one is at is left out.
+OUT/arms.csv collects the measures. Several commands may work in one OUT, each with its `--seeds`.
 `--steps` takes the number of steps at each budget from an earlier arms.csv instead of the clock: then the weights are the same bits
-(column `weights`, the start of a SHA-256) on a machine of the same kind. `python claim_arms.py PLAN.toml OUT label_cost` measures that.
+(column `weights`, the start of a SHA-256) on a machine of the same kind, one arm at a time (`--arms`) or all. `python claim_arms.py
+PLAN.toml OUT label_cost` measures that.
 `claim_measured.csv` beside this file is what has been measured so far. `--known claim_measured.csv` goes on from it in another OUT, and
 `keep claim_measured.csv` in place of a stage writes it anew, with a .parquet beside it: the single answers that a verdict compares.
 
 Kinds of arms: `labels` (rows as Stockfish labelled them; `charged` true adds `label_cost` CPU-seconds for each new position),
 `uniform` (the rules' labels: any legal move), `rejection` (sample, keep what is coherent, learn it), `dagger` (half of it rows, half
 positions that the policy visits, labelled by Stockfish), `grpo` (all other fields are those of `TrainConfig`), `start` (no step)."""
-import argparse, csv, hashlib, importlib.resources, io, json, os, random, resource, time, tomllib
+import argparse, contextlib, csv, hashlib, importlib.resources, io, json, os, pickle, random, resource, time
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
-import numpy as np
-import pandas as pd
 import torch
 from rookworld_nb.apps.play import self_play, summarize_play
 from rookworld_nb.chess.board import START_FEN
@@ -41,29 +42,15 @@ from rookworld_nb.measure.evaluate import judge_rows, summarize
 from rookworld_nb.measure.strange import STRANGE, judge_by_rules, mean_run, right_states, strange_positions, visited_positions
 from rookworld_nb.measure.measures import bootstrap, wilson
 from rookworld_nb.measure.suites import held_out
-from rookworld_nb.report.report import holm
 from rookworld_nb.reward.scoring import Scorer
 from rookworld_nb.run.checkpoint import only_writer
 from rookworld_nb.run.pretrain import supervised_step
 from rookworld_nb.run.targets import TokenRow, TokenRows, best_first, tokenize
+from claim_plan import GUARDED, SCORED, collected, conclusion, keep, measures, read_plan, read_steps, run_folder, runs, take_over, verdict
 
-BASE = dict(model='nano', sha256='',   # of the weights of nano that the plan was made for; others are refused
-            data='positions', learning_rates=[1e-4], batch_size=64,
-            replay=0.25,         # share of a supervised batch that the starting model wrote itself, sampled at 1
-            replay_rows=512,     # of such rows, made once and charged
-            label_cost=0.007,    # CPU-seconds of one label, measured with `python claim_arms.py PLAN.toml OUT label_cost`
-            nodes=1000, checkpoint=60.0, chain=100, temperature=0.7, threads=1,
-            margin=0.03)         # a rate that loses more than this of a guard in its stage is chosen only if all do
-STAGE = dict(seeds=[0], budgets=[20.0],
-             arms='all',         # or 'chosen': S1, the best other S and the best R of the stage `after`
-             rates='all',        # or 'best': that of the stage `tuned`
-             tuned='tuning', after='screening',
-             exam='shipped',     # P prompts: the eval split of the data; or 'fresh': new ones, see `fresh_rows`
-             P=1000, A=0, special=0, strange=0, chains=0, games=0)   # how many are measured
 RECIPE = dict(spread=0.01, legal_share=0.05, eval_weight=0.3, repeat_weight=0.5)   # of a labelled row: that of `nano` itself
 LIMITS = dict(P=24, A=64)   # tokens of an answer in the chess vocabulary
-SCORED = ('legal_best', 'coherence')                              # what rates and arms are chosen by, on P
-GUARDED = dict(best_move=1, top5_overlap=1, regret=-1)            # and what must not be lost there; the sign of better
+PATIENCE = 600.0            # seconds that an engine may be kept waiting by others before it counts as lost
 SHOWN = dict(P=['format_valid', *SCORED, *GUARDED], A=['exact', 'fen_exact', 'recall_illegal', 'recall_mate'])
 
 
@@ -84,6 +71,10 @@ def cpu_seconds():
     return time.process_time() + gone.ru_utime + gone.ru_stime + spent/os.sysconf('SC_CLK_TCK')
 
 
+@cache
+def train_rows(data): return load_rows(data, 0.0, 0, 'train')
+
+
 class Run:
     "One arm with one learning rate and one seed."
     def __init__(self, arm, plan, rate, seed, out):
@@ -91,16 +82,17 @@ class Run:
         fields = {k: v for k, v in plan['arms'][arm].items() if k not in ('kind', 'charged')}
         self.charged, self.out = plan['arms'][arm].get('charged', False), run_folder(out, arm, rate, seed)
         self.out.mkdir(parents=True, exist_ok=True)
-        self.step, self.spent, self.seen, self.collected, self.replay, self.rows, self.learner = 0, 0.0, set(), [], [], [], None
+        self.step, self.spent, self.before, self.saved = 0, 0.0, 0.0, 0.0
+        self.seen, self.collected, self.replay, self.rows, self.learner = set(), [], [], [], None
         b = self.base
         self.config = TrainConfig(**(dict(seed=seed, env_ratio=0.0, learning_rate=rate or 1e-4, warmup_steps=10, min_lr_ratio=1.0, max_steps=10**6, temperature=b['temperature'],
-                                          reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes']) | fields))
+                                          reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE) | fields))
         self.model, self.tokenizer = load_model(b['model'])
         self.start, _ = load_model(b['model'])
-        self.source = PromptSource(load_rows(b['data'], 0.0, 0, 'train'), seed)
+        self.source = PromptSource(train_rows(b['data']), seed)
         if self.kind == 'grpo': self.learner = Learner(self.model, self.tokenizer, self.config)
         self.scorer, self.optimizer = Scorer('rules'), self.learner.optimizer if self.learner else make_optimizer(list(self.model.parameters()), self.config)
-        self.pool = EnginePool(b['nodes'], workers=1) if self.kind == 'dagger' else self.learner and self.learner.scorer.pool
+        self.pool = EnginePool(b['nodes'], workers=1, timeout=PATIENCE) if self.kind == 'dagger' else self.learner and self.learner.scorer.pool
         if self.pool: self.pool.analyse([START_FEN])   # its processes start here, and are not charged
 
     def token_row(self, prompt, text): return TokenRow(self.tokenizer.encode(prompt), [*self.tokenizer.encode(text), self.tokenizer.eot])
@@ -111,10 +103,10 @@ class Run:
         "How many answers of the starting model go with so many rows; they are made once, and their making is charged."
         share = self.base['replay']
         if share and not self.replay:
-            asked = PromptSource(self.source.rows['P'], 10**6).take('P', self.base['replay_rows'])
+            asked = PromptSource(self.source.rows['P'], 10**6 + self.seed).take('P', self.base['replay_rows'])
             for at in range(0, len(asked), 128):
                 some = asked[at:at+128]
-                said = generate(self.start, self.tokenizer, [e.prompt(self.tokenizer.style) for e in some], 1, LIMITS['P'], 1.0, seed=at)
+                said = generate(self.start, self.tokenizer, [e.prompt(self.tokenizer.style) for e in some], 1, LIMITS['P'], 1.0, seed=at + 10**5*self.seed)
                 # the ids that were drawn: one answer in fourteen has a token in the wrong place, and its text would be read as other, most unlikely, ids
                 self.replay += [TokenRow(self.tokenizer.encode(e.prompt()), ids[known].tolist())
                                 for e, ids, known, cut in zip(some, said.completion_ids, said.completion_mask, said.truncated.tolist()) if not cut]
@@ -162,11 +154,13 @@ class Run:
 
     def grpo(self):
         "R arms: one step of the trainer."
-        return train_step(self.learner, self.source, self.step)[0]
+        row, _ = train_step(self.learner, self.source, self.step)
+        if self.learner.scorer.lost: raise SystemExit(f'{self.out}: the engine was lost, and rewards without it are another arm; the same command goes on from the last state')
+        return row
 
     def advance(self):
         "One step, charged."
-        began = cpu_seconds()
+        began, self.before = cpu_seconds(), self.spent
         self.step += 1
         found = getattr(self, self.kind)()
         self.spent += cpu_seconds() - began
@@ -174,24 +168,37 @@ class Run:
 
     def save(self):
         "Everything that the next step depends on; the answers of the engine too, so that a killed run pays for them again."
-        state = dict(step=self.step, spent=self.spent, source=self.source.state_dict(), seen=sorted(self.seen), collected=self.collected,
+        state = dict(step=self.step, spent=self.spent, before=self.before, source=self.source.state_dict(), seen=sorted(self.seen), collected=self.collected,
                      replay=[(r.prompt, r.completion) for r in self.replay], rows=self.rows,
                      model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), learner=self.learner and self.learner.state_dict(),
                      engine=self.pool and torch.frombuffer(bytearray(self.pool.cache.db.serialize()), dtype=torch.uint8))
         write_at_once(self.out/'state.pt', lambda path: torch.save(state, path))
         write_at_once(self.out/'steps.jsonl', ''.join(json.dumps(row) + '\n' for row in self.rows))
+        self.saved = self.spent
 
     def restore(self):
         "Go on where the last `save` was."
-        if not (self.out/'state.pt').exists(): return
-        state = torch.load(self.out/'state.pt', weights_only=True)
-        for name in ('step', 'spent', 'collected', 'rows'): setattr(self, name, state[name])
+        if not (file := self.out/'state.pt').exists(): return
+        try:
+            state = torch.load(file, weights_only=True)
+            for name in ('step', 'spent', 'before', 'collected', 'rows'): setattr(self, name, state[name])
+        except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as e:
+            raise SystemExit(f'{file} cannot be read; without it this run begins again ({type(e).__name__})') from None
+        self.saved = self.spent
         self.seen, self.replay = set(state['seen']), [TokenRow(*ids) for ids in state['replay']]
         self.source.load_state_dict(state['source'])
         self.model.load_state_dict(state['model'])
         self.optimizer.load_state_dict(state['optimizer'])
         if self.learner: self.learner.load_state_dict(state['learner'])
         if self.pool: self.pool.cache.db.deserialize(state['engine'].numpy().tobytes())
+
+    def short_of(self, budget, steps):
+        "Is there a step to make, up to a budget of CPU-seconds or up to a known step?"
+        if self.kind == 'start': return False
+        last = steps and steps[self.arm, self.rate, self.seed, budget]
+        if self.step > last if steps else self.before >= budget:
+            raise SystemExit(f'{self.out} is at step {self.step} and {self.spent:.1f} CPU-seconds, past {budget:g}, which was not measured on the way; without its state.pt it begins again')
+        return self.step < last if steps else self.spent < budget
 
     def weights(self):
         "The start of a SHA-256 over all weights."
@@ -255,42 +262,46 @@ def if_legal(judged):
         yield dict(metric=f'{metric}_if_legal', value=values.mean() if len(values) else float('nan'), low=low, high=high, n=len(values))
 
 
+def exam_seed(stage): return 'claim' if stage['exam'] == 'fresh' else 'claim shipped'   # what a choice was made on is not asked again
+
+
+def digest(texts): return hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:16]
+
+
 def labelled_sets(stage, base, out):
     "Name -> Examples, held out."
     if stage['P']: yield 'P', fresh_rows(out, base, stage['P']) if stage['exam'] == 'fresh' else load_rows(base['data'], 0.0, 0, 'eval', stage['P'])[:]
     if stage['exam'] == 'fresh' and base['published']: yield 'P published', load_rows(base['published'])[:]
-    if n := stage['A']: yield 'A random games', list(islice((e for e in generate_transitions(40*n, 'claim', 'eval', ordinary=1.0) if held_out(e.fen)), n))
+    seed = exam_seed(stage)
+    if n := stage['A']: yield 'A random games', list(islice((e for e in generate_transitions(40*n, seed, 'eval', ordinary=1.0) if held_out(e.fen)), n))
     if n := stage['special']:
-        for kind in ('illegal', 'mates'): yield f'A {kind}', list(islice((e for e in special_rows(kind, n + n//5, 'claim', 'eval') if held_out(e.fen)), n))
+        for kind in ('illegal', 'mates'): yield f'A {kind}', list(islice((e for e in special_rows(kind, n + n//5, seed, 'eval') if held_out(e.fen)), n))
 
 
 def measured(model, tokenizer, stage, base, out):
-    "Rows of the CSV, and the judged prompts by set."
+    "Rows of the CSV, and the judged prompts by set; their column `asked` is a hash of what was asked, with its labels."
     found, judged = [], {}
     def add(name, table): found.extend(dict(set=name, **{k: r[k] for k in ('metric', 'value', 'low', 'high', 'n')}) for r in table)
     for name, rows in labelled_sets(stage, base, out):
-        judged[name] = judge_rows(model, tokenizer, rows, limits=LIMITS)
+        judged[name] = judge_rows(model, tokenizer, rows, limits=LIMITS).assign(asked=digest([e.prompt() + e.completion() for e in rows]))
         table = summarize(judged[name])
         add(name, table[(table.slice == 'all') & table.metric.isin(SHOWN[name[0]])].to_dict('records'))
         if name == 'P': add(name, if_legal(judged[name]))
     if n := stage['strange']:
         for name, fens in {**{name: strange_positions(name)[:n] for name in STRANGE}, 'visited': visited_by_start(out, base, n)}.items():
-            judged[name] = judge_by_rules(model, tokenizer, list(fens), LIMITS['P'])
+            judged[name] = judge_by_rules(model, tokenizer, list(fens), LIMITS['P']).assign(asked=digest(fens))
             for metric in ('format_valid', *SCORED):
                 value = float(judged[name][metric].mean())
                 low, high = wilson(value, len(fens))
                 add(name, [dict(metric=metric, value=value, low=low, high=high, n=len(fens))])
     if stage['chains']:
-        judged['chain'] = right_states(model, tokenizer, stage['chains'], base['chain'], max_new_tokens=LIMITS['A'])
+        judged['chain'] = right_states(model, tokenizer, stage['chains'], base['chain'], exam_seed(stage), LIMITS['A']).assign(asked=digest([f'{stage["chains"]} {base["chain"]} {exam_seed(stage)}']))
         add('chain', [mean_run(judged['chain'])])
     if stage['games']: add('self-play', summarize_play(self_play(model, tokenizer, stage['games'], world='rules', limits=LIMITS)).to_dict('records'))
     return found, judged
 
 
 # ---- runs
-
-def run_folder(out, arm, rate, seed): return Path(out)/f'{arm}-{rate:g}-{seed}'
-
 
 def as_csv(rows):
     text = io.StringIO()
@@ -300,110 +311,44 @@ def as_csv(rows):
     return text.getvalue()
 
 
-def collected(out):
-    "All measures so far, (rows,) of a frame; and OUT/arms.csv is that."
-    parts = [pd.read_csv(f) for f in sorted(Path(out).glob('*/at-*.csv'))]
-    if not parts: return pd.DataFrame(columns=['stage', 'arm', 'learning_rate', 'seed', 'budget', 'steps', 'weights', 'set', 'metric', 'value'])
-    table = pd.concat(parts, ignore_index=True).sort_values(['stage', 'budget', 'arm', 'learning_rate', 'seed'], kind='stable')
-    write_at_once(Path(out)/'arms.csv', lambda path: table.to_csv(path, index=False, lineterminator='\n'))
-    return table
-
-
-def keep(out, plan, file):
-    "What another OUT needs to go on: FILE, the measures; and beside it as .parquet the answers that a verdict compares, of the stages with a fresh exam."
-    collected(out).to_csv(file, index=False, lineterminator='\n')
-    fresh, parts = [name for name, how in plan['stages'].items() if how['exam'] == 'fresh'], []
-    for where in dict.fromkeys([*PRIMARY.values(), *GUARDS.values()]):
-        columns = [COLUMN.get(m, m) for m, w in {**PRIMARY, **GUARDS}.items() if w == where]
-        for f in sorted(f for name in fresh for f in Path(out).glob(f'*/judged-{name}-*-{where.replace(" ", "-")}.csv')):
-            parts.append(pd.read_csv(f)[columns].astype('float32').assign(run=f.parent.name, file=f.name))
-    if parts: pd.concat(parts, ignore_index=True).to_parquet(Path(file).with_suffix('.parquet'), compression='zstd', index=False)
-
-
-def take_over(out, plan, table):
-    "What `keep` wrote of an earlier OUT is not made again. States are not in there."
-    answers = Path(table).with_suffix('.parquet')
-    for (run, file), rows in pd.read_parquet(answers).groupby(['run', 'file'], sort=False) if answers.exists() else ():
-        (Path(out)/run).mkdir(parents=True, exist_ok=True)
-        if not (Path(out)/run/file).exists(): rows.drop(columns=['run', 'file']).to_csv(Path(out)/run/file, index=False)
-    for (stage, budget, arm, rate, seed), rows in pd.read_csv(table).groupby(['stage', 'budget', 'arm', 'learning_rate', 'seed'], sort=False):
-        if stage not in plan['stages']: continue
-        file = run_folder(out, arm, rate, seed)/f'at-{stage}-{budget or min(plan["stages"][stage]["budgets"]):g}.csv'
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists(): write_at_once(file, lambda path: rows.to_csv(path, index=False, lineterminator='\n'))
-
-
-def run(arm, plan, rate, seed, stage, out, steps=None):
-    "Train to every budget of a stage that has not been measured yet, and measure there; steps: (arm, rate, seed, budget) -> number, instead of the clock."
-    how, folder = plan['stages'][stage], run_folder(out, arm, rate, seed)
-    files = {b: folder/f'at-{stage}-{b:g}.csv' for b in sorted(how['budgets']) if arm != 'start' or b == min(how['budgets'])}
-    if all(f.exists() for f in files.values()): return
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with only_writer(folder): _run(arm, plan, rate, seed, stage, out, files, steps)
-    except ValueError as e:
-        if 'another process' not in str(e): raise
-        print(e, flush=True)
-
-
-def _run(arm, plan, rate, seed, stage, out, files, steps):
-    it = Run(arm, plan, rate, seed, out)
-    it.restore()
-    saved = it.spent
-    for budget, file in files.items():
-        while arm != 'start' and (it.step < steps[arm, rate, seed, budget] if steps else it.spent < budget):
-            it.advance()
-            if it.spent - saved > plan['base']['checkpoint']:
-                it.save()
-                saved = it.spent
-        if file.exists(): continue
-        it.save()
-        rows, judged = measured(it.model, it.tokenizer, plan['stages'][stage], plan['base'], Path(out))
-        for name, frame in judged.items(): frame.to_csv(it.out/f'judged-{stage}-{budget:g}-{name.replace(" ", "-")}.csv', index=False, lineterminator='\n')
-        about = dict(stage=stage, arm=arm, learning_rate=rate, seed=seed, budget=0.0 if arm == 'start' else budget, spent=round(it.spent, 1), steps=it.step, weights=it.weights())
-        write_at_once(file, as_csv([about | {k: round(float(v), 5) if k in ('value', 'low', 'high') else v for k, v in r.items()} for r in rows]))
-        print(f'{stage}: {arm} {rate:g} {seed}: {it.step} steps, {it.spent:.1f} CPU-seconds, {it.spent/max(1, it.step):.2f} a step', flush=True)
-    it.close()
+def run_seed(pairs, plan, stage, out, seed, steps=None):
+    """Train some (arm, rate) of a seed to every budget of a stage, and measure each there. Who has spent least makes the next step.
+    steps: (arm, rate, seed, budget) -> number, instead of the clock."""
+    left = [(arm, rate) for arm, rate in pairs if not all(f.exists() for f in measures(plan, stage, out, arm, rate, seed).values())]
+    for earlier in list(plan['stages'])[:list(plan['stages']).index(stage)]:
+        for arm, rate in left:
+            if arm != 'start' and seed in plan['stages'][earlier]['seeds'] and not all(f.exists() for f in measures(plan, earlier, out, arm, rate, seed).values()):
+                raise SystemExit(f'the stage {stage} goes on from {earlier}, where {arm} {rate:g} {seed} has to be measured first')
+    with contextlib.ExitStack() as held:
+        its = []
+        for arm, rate in left:
+            folder = run_folder(out, arm, rate, seed)
+            folder.mkdir(parents=True, exist_ok=True)
+            try: held.enter_context(only_writer(folder))
+            except ValueError as e:
+                if 'another process' not in str(e): raise
+                return print(e, flush=True)
+            its.append(Run(arm, plan, rate, seed, out))
+            held.callback(its[-1].close)
+            its[-1].restore()
+        for budget in sorted(plan['stages'][stage]['budgets']):
+            going = [it for it in its if (f := measures(plan, stage, out, it.arm, it.rate, seed).get(budget)) and not f.exists()]
+            while todo := [it for it in going if it.short_of(budget, steps)]:
+                it = min(todo, key=lambda it: it.spent)
+                it.advance()
+                if it.spent - it.saved > plan['base']['checkpoint']: it.save()
+            for it in going: it.save()
+            for it in going: measure(it, plan, stage, budget, out)
     collected(out)
 
 
-# ---- what a stage runs
-
-def standing(table, stage, arm, rate, margin):
-    "How good a rate of an arm is in a stage, to be compared: are its guards kept, then the mean of `SCORED`; else how little is lost. At the largest budget."
-    def mean(who):
-        part = table[(table.stage == stage) & (table['set'] == 'P') & who]
-        return part[part.budget == part.budget.max()].groupby('metric').value.mean()
-    now, start = mean((table.arm == arm) & (table.learning_rate == rate)), mean(table.arm == 'start')
-    if now.empty or start.empty: raise SystemExit(f'the stage {stage} has to be complete first: nothing of {"start" if start.empty else arm}')
-    lost = max(sign*(start[m] - now[m]) for m, sign in GUARDED.items())
-    return (1, sum(now[m] for m in SCORED)/len(SCORED)) if lost <= margin else (0, -lost)
-
-
-def best_rate(table, stage, arm, base):
-    "The rate with the highest standing; of equals the lowest."
-    rates = sorted(table[(table.stage == stage) & (table.arm == arm)].learning_rate.unique().tolist())   # plain numbers: a state with others is not read again
-    if rates != sorted(base['learning_rates']): raise SystemExit(f'the stage {stage} has to be complete first: {arm} has rates {rates}')
-    return max(rates, key=lambda r: (standing(table, stage, arm, r, base['margin']), -r))
-
-
-def chosen(table, stage, plan):
-    "S1, the best other S and the best R."
-    def best(letter):
-        arms = [a for a in plan['arms'] if a[0] == letter and a != 'S1']
-        return max(arms, key=lambda a: standing(table, stage, a, best_rate(table, plan['stages'][stage]['tuned'], a, plan['base']), plan['base']['margin']))
-    return ['S1', best('S'), best('R')]
-
-
-def runs(plan, stage, out, arms=None):
-    "(arm, rate, seed) of a stage, in order: the start, then seed by seed."
-    how, base = plan['stages'][stage], plan['base']
-    named = [a for a in plan['arms'] if plan['arms'][a]['kind'] != 'start'] if how['arms'] == 'all' else chosen(collected(out), how['after'], plan)
-    yield 'start', 0.0, 0
-    for seed in how['seeds']:
-        for arm in named:
-            if arms and arm not in arms: continue
-            for rate in base['learning_rates'] if how['rates'] == 'all' else [best_rate(collected(out), how['tuned'], arm, base)]: yield arm, rate, seed
+def measure(it, plan, stage, budget, out):
+    rows, judged = measured(it.model, it.tokenizer, plan['stages'][stage], plan['base'], Path(out))
+    for name, frame in judged.items():
+        write_at_once(it.out/f'judged-{stage}-{budget:g}-{name.replace(" ", "-")}.csv', lambda path: frame.to_csv(path, index=False, lineterminator='\n'))
+    about = dict(stage=stage, arm=it.arm, learning_rate=it.rate, seed=it.seed, budget=0.0 if it.kind == 'start' else budget, spent=round(it.spent, 1), steps=it.step, weights=it.weights())
+    write_at_once(it.out/f'at-{stage}-{budget:g}.csv', as_csv([about | {k: round(float(v), 5) if k in ('value', 'low', 'high') else v for k, v in r.items()} for r in rows]))
+    print(f'{stage}: {it.arm} {it.rate:g} {it.seed}: {it.step} steps, {it.spent:.1f} CPU-seconds, {it.spent/max(1, it.step):.2f} a step', flush=True)
 
 
 def label_cost(base, n=100):
@@ -416,59 +361,6 @@ def label_cost(base, n=100):
         return (cpu_seconds() - began)/(n - 1)
 
 
-# ---- what follows
-
-PRIMARY = dict(legal_best='P', coherence='P', right_states='chain')
-GUARDS = dict(best_move='P', top5_overlap='P', regret='P', exact='A random games', recall_illegal='A illegal', recall_mate='A mates')
-COLUMN = dict(right_states='right')   # of a judged file, where it is not the name of the metric
-
-
-def answers(out, stage, budget, arm, rate, seeds, metric, where):
-    "One value a prompt, (seeds, n); the start is the same for all seeds."
-    folders = [run_folder(out, arm, rate, s) for s in (seeds if arm != 'start' else [0])]
-    name = f'judged-{stage}-{budget:g}-{where.replace(" ", "-")}.csv'
-    found = np.array([pd.read_csv(f/name)[COLUMN.get(metric, metric)].to_numpy(float) for f in folders])
-    return np.broadcast_to(found, (len(seeds), found.shape[1]))
-
-
-def paired(d, family=1, resamples=4000):
-    "Mean of the differences (seeds, n), NaN where nothing was asked; a bootstrap over seeds and prompts gives the interval, 95 % for a whole family, and p."
-    rng, known, d = np.random.default_rng(0), ~np.isnan(d), np.nan_to_num(d)
-    means = []
-    for _ in range(resamples//250):
-        seeds, prompts = (rng.multinomial(k, np.full(k, 1/k), 250) for k in d.shape)
-        means.append(np.einsum('bn,bn->b', seeds @ d, prompts)/np.einsum('bn,bn->b', seeds @ known.astype(float), prompts))
-    means = np.concatenate(means)
-    low, high = np.quantile(means, [0.025/family, 1 - 0.025/family])
-    p = min(1, 2*(1 + min((means <= 0).sum(), (means >= 0).sum()))/(1 + len(means)))
-    return dict(difference=d.sum()/known.sum(), low=low, high=high, p=p, seeds_ahead=int((d.sum(1) > 0).sum()))
-
-
-def verdict(plan, stage, out):
-    "The best R arm against every S arm of a stage on the primaries, `holm` where the difference stands among all of them; and against the start on the guards."
-    how, base, table, found = plan['stages'][stage], plan['base'], collected(out), []
-    arms = chosen(table, how['after'], plan)
-    rates, first = {a: best_rate(table, how['tuned'], a, base) for a in arms} | dict(start=0.0), min(how['budgets'])
-    def values(budget, arm, metric, where): return answers(out, stage, first if arm == 'start' else budget, arm, rates[arm], how['seeds'], metric, where)
-    for budget in how['budgets']:
-        part, pairs = [], [(m, w, arm) for m, w in PRIMARY.items() for arm in arms[:-1]]
-        for metric, where, arm in [*pairs, *((m, w, 'start') for m, w in {**PRIMARY, **GUARDS}.items())]:
-            family = len(pairs) if arm != 'start' else 1
-            part.append(dict(budget=budget, arm=arms[-1], against=arm, metric=metric) | paired(values(budget, arms[-1], metric, where) - values(budget, arm, metric, where), family))
-        part = pd.DataFrame(part)
-        found.append(part.assign(holm=holm(part.p.where(part.index < len(pairs)))))
-    found = pd.concat(found, ignore_index=True)
-    write_at_once(Path(out)/f'verdict-{stage}.csv', lambda path: found.round(5).to_csv(path, index=False, lineterminator='\n'))
-    return found
-
-
-def read_plan(file):
-    plan = tomllib.loads(Path(file).read_text())
-    for table, known in [(plan['base'], BASE), *((s, STAGE) for s in plan['stages'].values())]:
-        if unknown := table.keys() - known.keys(): raise SystemExit(f'the plan has an unknown line {min(unknown)}')
-    return dict(base=BASE | dict(published='') | plan['base'], stages={name: STAGE | s for name, s in plan['stages'].items()}, arms=dict(start=dict(kind='start')) | plan['arms'])
-
-
 def check_start(base):
     "Refuse another starting model than the plan's."
     file = importlib.resources.files('rookworld_nb')/'assets'/'nano'/'model.safetensors'
@@ -476,16 +368,13 @@ def check_start(base):
         raise SystemExit(f'the plan was made for another nano: sha256 {base["sha256"][:12]}…, not {found[:12]}…')
 
 
-def read_steps(file):
-    return {(r.arm, r.learning_rate, r.seed, r.budget): r.steps for r in pd.read_csv(file).itertuples()}
-
-
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('plan')
     parser.add_argument('out', type=Path)
     parser.add_argument('stages', nargs='+', help='names of stages, or label_cost; or verdict and the name of a stage, or keep and a file')
-    parser.add_argument('--arms', nargs='*', help='only these')
+    parser.add_argument('--seeds', nargs='*', type=int, help='only these')
+    parser.add_argument('--arms', nargs='*', help='only these, with --steps; without, all arms of a seed take turns')
     parser.add_argument('--published', default='', help='a file of published rows, asked as it is where the exam is fresh')
     parser.add_argument('--steps', help='arms.csv of an earlier run')
     parser.add_argument('--known', help='what `keep` wrote of an earlier OUT: it is not made again')
@@ -495,14 +384,17 @@ def main(argv=None):
     check_start(plan['base'])
     torch.set_num_threads(plan['base']['threads'])
     asked.out.mkdir(parents=True, exist_ok=True)
+    if asked.arms and not asked.steps: raise SystemExit('--arms needs --steps: by the clock, the arms of a seed have to take turns')
+    if asked.known: take_over(asked.out, plan, asked.known)
     if asked.stages == ['label_cost']: return print(f'label_cost = {label_cost(plan["base"]):.4f}')
     if asked.stages[0] == 'keep': return keep(asked.out, plan, asked.stages[1])
-    if asked.stages[0] == 'verdict': return print(verdict(plan, asked.stages[1], asked.out).round(4).to_string())
+    if asked.stages[0] == 'verdict':
+        found = verdict(plan, asked.stages[1], asked.out)
+        return print(found.round(4).to_string(), conclusion(plan, asked.stages[1], asked.out, found).round(4).to_string(), sep='\n')
     if unknown := (set(asked.stages) - set(plan['stages'])) | (set(asked.arms or []) - set(plan['arms'])): raise SystemExit(f'the plan has no {min(unknown)}')
     steps = asked.steps and read_steps(asked.steps)
-    if asked.known: take_over(asked.out, plan, asked.known)
     for stage in asked.stages:
-        for arm, rate, seed in runs(plan, stage, asked.out, asked.arms): run(arm, plan, rate, seed, stage, asked.out, steps)
+        for seed, pairs in runs(plan, stage, asked.out, asked.arms, asked.seeds): run_seed(pairs, plan, stage, asked.out, seed, steps)
 
 
 if __name__ == '__main__': main()
