@@ -196,9 +196,13 @@ def test_a_run_that_is_killed_leaves_no_half_row(tmp_path, claim, monkeypatch):
         m.setattr(claim, 'measured', lambda *how: 1/0)                 # killed while it is measured
         with pytest.raises(ZeroDivisionError): go()
     assert claim.collected(tmp_path).steps.tolist() == [3]
+    claim.keep(tmp_path, plan, tmp_path/'kept.csv')                      # half of a stage is not for others, see below
+    assert pd.read_csv(tmp_path/'kept.csv').empty
     for _ in range(2): go()
     claim.run_seed([('start', 0.0)], plan, 'tuning', tmp_path, 0)
     table = claim.collected(tmp_path)
+    claim.keep(tmp_path, plan, tmp_path/'kept.csv')
+    assert (tmp_path/'kept.csv').read_text() == (tmp_path/'arms.csv').read_text()
     assert sorted(table[['arm', 'budget', 'steps', 'spent']].values.tolist()) == [['S', 3, 3, 3], ['S', 5, 5, 5], ['start', 0, 0, 0]]
     assert table.weights.nunique() == 3
     claim.take_over(tmp_path/'third', plan, tmp_path/'arms.csv')         # elsewhere nothing of it is made again

@@ -56,8 +56,11 @@ def collected(out):
 
 
 def keep(out, plan, file):
-    "What another OUT needs to go on: FILE, the measures; and beside it as .parquet the answers that a verdict compares, of the stages with a fresh exam."
+    """What another OUT needs to go on: FILE, the measures of the runs that have all budgets of a stage; and beside it as .parquet the answers that a verdict
+    compares, of the stages with a fresh exam."""
     table, key = collected(out), ['stage', 'budget', 'arm', 'learning_rate', 'seed']
+    def ended(r): return r.stage in plan['stages'] and all(f.exists() for f in measures(plan, r.stage, out, r.arm, r.learning_rate, r.seed).values())
+    table = table[np.array([ended(r) for r in table.itertuples()], dtype=bool)]
     if Path(file).exists() and (lost := {*pd.read_csv(file)[key].itertuples(index=False, name=None)} - {*table[key].itertuples(index=False, name=None)}):
         raise SystemExit(f'{file} has measures that are not in {out} (stage, budget, arm, rate, seed: {min(lost)}); take them over with --known {file}')
     fresh, parts = [name for name, how in plan['stages'].items() if how['exam'] == 'fresh'], []
