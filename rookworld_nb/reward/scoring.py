@@ -156,9 +156,9 @@ def _find_reward(name: str) -> object:
     if place == '__main__':
         raise ValueError(f'reward_function {name} was given in Python, and cannot be found here: go on there, with '
                          'train(config, resume=RUN, scorer=...), or put it into a file and go on with '
-                         '--reward_function FILE:NAME --allow_config_change')
+                         '--reward_function MODULE:NAME --allow_config_change')
     near = difflib.get_close_matches(name_there, dir(module), 1)
-    raise ValueError(f'reward_function {name}: {place} has no {name_there}' + f'; did you mean {place}:{near[0]}?' * bool(near))
+    raise ValueError(f'reward_function {name}: {place} has no {name_there}' + (f'; did you mean {place}:{near[0]}?' if near else ''))
 
 # %% ../../nbs/reward/02_scoring.ipynb #26685c55
 def _checked(name, given, example, text):

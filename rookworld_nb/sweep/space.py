@@ -178,10 +178,11 @@ def make_sampler(
     number: int, # of the trial
 ) -> optuna.samplers.BaseSampler:
     "The sampler of one trial."
-    if name != 'tpe': return optuna.samplers.RandomSampler(seed=1_000_003*seed + number)
+    seed = (1_000_003*seed + number) % 2**32    # NumPy takes no larger one
+    if name != 'tpe': return optuna.samplers.RandomSampler(seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', optuna.exceptions.ExperimentalWarning)
-        return optuna.samplers.TPESampler(seed=1_000_003*seed + number, constant_liar=True)
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
 
 def draw(
