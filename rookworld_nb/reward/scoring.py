@@ -212,7 +212,7 @@ class OwnScorer(contextlib.AbstractContextManager):
         if not self.wide and not -0.3 <= value <= 1:
             self.wide = True
             warnings.warn(_wide(self.name, value))
-        if isinstance(given, Score): return given
+        if isinstance(given, Score): return replace(given, total=value)   # a plain number, as a log needs
         return replace(usual, total=value, reason=f'{self.name}: {value:.3f}; the usual scorer: {usual.total:.3f}, {usual.reason}')
 
     def facts(self) -> dict: # see `Scorer`

@@ -71,6 +71,7 @@ class RunLog:
     ) -> None:
         "Remove the rows after a checkpoint, and the evaluation of that very step; both are made again, with the same result."
         for file in self.directory.glob('*.jsonl'):
+            if file.stem.removesuffix('-discarded') not in ('metrics', 'completions', 'eval'): continue   # not a file of the run
             if file.stem.endswith('-discarded'): rows = [row for row in read_rows(file) if row['recovery'] <= recoveries]
             else:
                 rows = [row for row in read_rows(file)

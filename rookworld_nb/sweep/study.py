@@ -110,10 +110,11 @@ def end_trial(
     "Close a trial."
     trial = sweep.trials()[number]
     values = trial.params or trial.system_attrs.get('fixed_params', {})
+    again = bool(again and values)    # whose worker died before it drew any has nothing to try again
     sweep.note(number, outcome=outcome, reason=reason, again=again, **attrs)
     state = {'finished': TrialState.COMPLETE, 'pruned': TrialState.PRUNED}.get(outcome, TrialState.FAIL)
     sweep.study.tell(number, gain, state=state)
-    if again and values:
+    if again:
         tries = trial.user_attrs.get('tries', 1) + 1
         sweep.study.enqueue_trial(values, user_attrs={'again_of': number, 'tries': tries})
 
