@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import difflib
 import errno
+import io
 import itertools
 import signal
 import sys
@@ -128,19 +129,19 @@ def make_parser(
     parts = {word: parser.add_argument_group(f'{word} – {group.__doc__.rstrip(".")}' if len(groups) > 1 else 'options')
              for word, group in groups.items()}
     for choice in describe(cls): _add(parts[choice.group], choice, choice.group in shown)
-    _add_common(parser.add_argument_group('and'), positional, resume, list(groups), shown)
+    auto = '; auto takes the newest unfinished one below runs/' * (cls is TrainConfig)
+    _add_common(parser.add_argument_group('and'), positional, resume, auto, list(groups), shown)
     return parser
 
 
-def _add_common(part, positional, resume, groups, shown):
+def _add_common(part, positional, resume, auto, groups, shown):
     "What belongs to the command, not to its configuration."
     def add(*names, help, always=True, **kw):
         seen = 'front' in shown and (always or shown == groups)
         part.add_argument(*names, default=argparse.SUPPRESS, help=help if seen else argparse.SUPPRESS, **kw)
     for name in positional.split(): add(name, nargs='?', help='the same without its flag')
     if resume:
-        add('--resume', metavar='RUN', help='go on with an interrupted run directory, under its own config.json; '
-                                            'auto takes the newest unfinished one below runs/')
+        add('--resume', metavar='RUN', help='go on with an interrupted run directory, under its own config.json' + auto)
         add('--allow_config_change', action='store_true', always=False,
             help='with --resume: go on even under other choices or on other rows')
     add('--config', metavar='FILE', help='read options from a JSON file, such as the config.json of a run')
@@ -148,7 +149,7 @@ def _add_common(part, positional, resume, groups, shown):
 
 # %% ../../nbs/apps/05_cli.ipynb #64015bdf
 def _from_file(cls, path):
-    try: return asdict(cls.from_json(Path(path).read_text()))
+    try: return asdict(cls.from_json(Path(path).read_text('utf-8')))
     except ValueError as e: raise ValueError(f'{path}: {e}') from None
 
 
@@ -193,11 +194,14 @@ def read_config(
     given = vars(given)
     run, file, allow = given.pop('resume', None), given.pop('config', None), given.pop('allow_config_change', False)
     if allow and not run: raise ValueError('--allow_config_change is for --resume RUN')
+    if run == 'auto' and cls is not TrainConfig:
+        raise ValueError(f'--resume auto is for rookworld_train: name the directory, such as --resume {cls().output_dir}')
     if run == 'auto': run = _newest_unfinished()
     if run and file: raise ValueError('--resume brings its own config.json, so --config cannot be given with it')
     if run and not (file := Path(run)/'config.json').is_file():
         raise FileNotFoundError(f'{run} is not a run directory: it has no config.json')
-    if file and not Path(file).is_file(): raise FileNotFoundError(f'--config {file} does not exist')
+    if file and not Path(file).is_file():
+        raise FileNotFoundError(f'--config {file} ' + ('is not a file' if Path(file).exists() else 'does not exist'))
     choices = {c.name: c for c in describe(cls)}
     flags = {name: value if isinstance(value, bool) else parse_value(choices[name], value)
              for name, value in given.items() if name in choices}
@@ -231,6 +235,12 @@ def _sentence(e):
 def _stop(number, frame): raise KeyboardInterrupt
 
 
+def _print_anything():
+    "Replace characters that the terminal cannot show, rather than fail on the first."
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper): stream.reconfigure(errors='replace')
+
+
 def _rank(): return int(os.environ.get('RANK', 0))   # which of the processes of torchrun this is
 
 
@@ -243,12 +253,13 @@ def _interruptible():
     finally:
         for s, handler in before.items(): signal.signal(s, handler)
 
-
+# %% ../../nbs/apps/05_cli.ipynb #107cdfd2
 def _run_command(
     work: Callable[[], object], # the command, ready to go
     prog: str,                  # its name, which opens every message
 ) -> int:                       # exit code: 0 done, 2 bad usage, 1 failed, 130 interrupted
     "Run a command and say in one line what went wrong, if anything did."
+    _print_anything()
     try:
         with _interruptible(): work()
     except KeyboardInterrupt as e: error, code, text = e, 130, 'interrupted' + f': {_sentence(e)}' * bool(e.args)

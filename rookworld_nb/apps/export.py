@@ -38,7 +38,7 @@ def _write_tokenizer(
         about = dict(tokenizer_class='GPT2Tokenizer', model_max_length=n_positions, padding_side='left',
                      add_prefix_space=False, clean_up_tokenization_spaces=False,
                      bos_token=EOT, eos_token=EOT, unk_token=EOT, pad_token=EOT)
-    (directory/'tokenizer_config.json').write_text(json.dumps(about, indent=2) + '\n')
+    (directory/'tokenizer_config.json').write_text(json.dumps(about, indent=2) + '\n', 'utf-8')
 
 
 def _write_generation_config(
@@ -50,7 +50,7 @@ def _write_generation_config(
     end = tokenizer.eot
     about = dict(bos_token_id=end, eos_token_id=end, pad_token_id=end,
                  max_new_tokens=min(144, n_positions//2), do_sample=False)
-    (directory/'generation_config.json').write_text(json.dumps(about, indent=2) + '\n')
+    (directory/'generation_config.json').write_text(json.dumps(about, indent=2) + '\n', 'utf-8')
 
 # %% ../../nbs/apps/04_export.ipynb #cf592b43
 def _weights_of(
@@ -111,21 +111,27 @@ def _run_provenance(
     step: int, # whose checkpoint is exported
 ) -> _Provenance:
     "The provenance of a checkpoint, from the files of its run."
-    config = TrainConfig.from_json((run/'config.json').read_text())
+    config = TrainConfig.from_json((run/'config.json').read_text('utf-8'))
     evals, comparison = _overall(read_rows(run/'eval.jsonl')), run/'comparison.json'
     made = f'GRPO, {step} of {config.max_steps} steps, seed {config.seed}, from `{_shown(config.model)}`.'
     return _Provenance(run.resolve().name, config.model, config.data, _data_line(config.data), made,
         _typed_command(config),
         tuple(r for r in evals if r['step'] == 0), tuple(r for r in evals if r['step'] == step),
-        _overall(json.loads(comparison.read_text())) if step == config.max_steps and comparison.is_file() else ())
+        _overall(json.loads(comparison.read_text('utf-8'))) if step == config.max_steps and comparison.is_file() else ())
 
-
+# %% ../../nbs/apps/04_export.ipynb #7a2ccfce
 def _pretrain_provenance(
     directory: Path, # with the `pretrain.json` of rookworld_pretrain
     name: str,       # of the model
 ) -> _Provenance:
     "The provenance of a supervised model, from its recipe."
-    recipe = json.loads((directory/'pretrain.json').read_text())
+    file = directory/'pretrain.json'
+    try: return _from_recipe(json.loads(file.read_text('utf-8')), name)
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise ValueError(f'{file} is not what rookworld_pretrain writes ({type(e).__name__}: {e}): repair it, or take it away') from None
+
+
+def _from_recipe(recipe, name):
     known = {f.name for f in fields(PretrainConfig)}
     config = PretrainConfig(**{k: v for k, v in recipe['config'].items() if k in known})
     start = f'from `{_shown(config.init)}`' if config.init else 'from random weights'
@@ -287,13 +293,13 @@ def export_model(
         raise FileExistsError(f'{out} is there already and not an empty directory: give another, or remove it')
     weights = _weights_of(config.run)
     model, tokenizer = load_model(weights)
+    card = _model_card(_provenance(config.run, weights), model, tokenizer, config.push or out.name, config.license)
     out.mkdir(parents=True, exist_ok=True)
     try:
         save_model(model, tokenizer, out, dtype)
         _write_tokenizer(tokenizer, model.config.n_positions, out)
         _write_generation_config(tokenizer, model.config.n_positions, out)
-        (out/'README.md').write_text(
-            _model_card(_provenance(config.run, weights), model, tokenizer, config.push or out.name, config.license))
+        (out/'README.md').write_text(card, 'utf-8')
         _check_export(out, model, dtype)
     except BaseException:
         for p in out.iterdir(): p.unlink()

@@ -19,6 +19,7 @@ import shutil
 import signal
 import sqlite3
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Callable
 from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -168,23 +169,30 @@ def _answer(fen, uci, nodes, multipv): return _engine.ask(_best_lines, fen, uci,
 class _Cache:
     "Answers by question, nodes, number of lines and engine."
     def __init__(self, path, nodes, engine):
-        self.nodes, self.engine = nodes, engine
+        self.path, self.nodes, self.engine = str(path or ':memory:'), nodes, engine
         try:
-            self.db = sqlite3.connect(path or ':memory:', timeout=60)
+            self.db = sqlite3.connect(self.path, timeout=60)
             self.db.execute('create table if not exists labels (fen text, nodes int, multipv int, engine text, '
                             'answer text, primary key (fen, nodes, multipv, engine))')
         except sqlite3.Error as error:
-            raise ValueError(f'the engine cache {str(path)!r} cannot be used: {error}') from None
+            raise ValueError(f'the engine cache {self.path!r} cannot be used: {error}') from None
 
     def get(self, question, multipv):
-        row = self.db.execute('select answer from labels where fen=? and nodes=? and multipv=? and engine=?',
-                              (question, self.nodes, multipv, self.engine)).fetchone()
+        row = self._try(lambda: self.db.execute('select answer from labels where fen=? and nodes=? and multipv=? and engine=?',
+                                                (question, self.nodes, multipv, self.engine)).fetchone())
         return json.loads(row[0]) if row else None
 
     def put(self, answers, multipv):
-        with self.db:
-            self.db.executemany('insert or replace into labels values (?,?,?,?,?)',
-                                [(q, self.nodes, multipv, self.engine, json.dumps(a)) for q, a in answers.items()])
+        rows = [(q, self.nodes, multipv, self.engine, json.dumps(a)) for q, a in answers.items()]
+        def write():
+            with self.db: self.db.executemany('insert or replace into labels values (?,?,?,?,?)', rows)
+        self._try(write)
+
+    def _try(self, work):
+        "A cache saves work; one that fails ends none."
+        try: return work()
+        except sqlite3.ProgrammingError: raise      # the pool is closed
+        except sqlite3.Error as error: warnings.warn(f'the engine cache {self.path!r} is of no use any more: {error}')
 
 # %% ../../nbs/chess/05_engine.ipynb #312cc5b2
 _HARMLESS = chess.STATUS_BAD_CASTLING_RIGHTS | chess.STATUS_INVALID_EP_SQUARE   # the engine ignores them

@@ -49,8 +49,8 @@ def remember(
     facts: dict,  # the rest, as JSON can hold it
 ) -> None:
     "Keep the result of a check."
-    note = _note(key)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):     # the second: a user without a home
+        note = _note(key)
         note.parent.mkdir(parents=True, exist_ok=True)
         handle, unfinished = tempfile.mkstemp('.tmp', dir=note.parent)
         try:

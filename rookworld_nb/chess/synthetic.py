@@ -7,6 +7,7 @@ __all__ = ['REASONS', 'KINDS', 'generate_transitions', 'move_counts', 'Kind', 's
 
 # %% ../../nbs/chess/07_synthetic.ipynb #ef063184
 import json
+import os
 import random
 import shutil
 from collections import Counter, deque
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 from ..config import DataConfig
-from ..files import file_sha256, write_at_once
+from ..files import file_sha256, only_holder, write_at_once
 from .tasks import OUTCOMES
 from .positions import Position, choose_move, generate_positions, move_weight, split_of
 from .engine import EnginePool, analyse_positions, engine_version, require_engine, played_positions
@@ -327,7 +328,7 @@ def _open_manifest(directory, choices, shards):
     "The manifest to continue with: a new one, or the existing one without damaged files."
     path, files = directory/'manifest.json', []
     if path.exists():
-        try: old = json.loads(path.read_text())
+        try: old = json.loads(path.read_text('utf-8'))
         except ValueError:
             raise ValueError(f'{path} is not JSON: remove {directory} or choose another output') from None
         for name, value in choices.items():
@@ -426,7 +427,7 @@ def _join(directory, manifest, out):
 def make_rows(
     config: DataConfig, # every choice
 ) -> Path:              # what was written: a .parquet file, or a directory of shards with a manifest.json
-    "Write rows as parquet: fen, history, phase, moves, evals (best first) for positions; text, kind for the special kinds. Continues where it was interrupted."
+    "Write rows as parquet: fen, history, phase, moves, evals (best first) for positions; text, kind for the special kinds. Continues where it was interrupted. Raises ValueError while another process makes them."
     out = Path(config.output)
     single = out.suffix == '.parquet'
     if single and out.is_dir():
@@ -436,6 +437,17 @@ def make_rows(
     if config.kind not in _LABELLED:
         special_rows(config.kind, config.positions, config.seed)   # refuses a number that cannot be had
     directory.mkdir(parents=True, exist_ok=True)
+    held = os.open(directory, os.O_RDONLY)
+    try:
+        only_holder(held, directory)
+        _make_rows(directory, choices, shards, config)
+        if single: _join(directory, json.loads((directory/'manifest.json').read_text('utf-8')), out)
+    finally: os.close(held)
+    return out
+
+
+def _make_rows(directory, choices, shards, config):
+    "Go on with a directory that belongs to this process."
     manifest = _open_manifest(directory, choices, shards)
     _save_manifest(directory, manifest)
     for f in directory.glob('rows-*.tmp'): f.unlink()   # half written
@@ -445,5 +457,3 @@ def make_rows(
             e.add_note(f"{len(manifest['files'])} of {len(shards)} shards are finished in {directory}: "
                        'the same command goes on from there')
         raise
-    if single: _join(directory, manifest, out)
-    return out

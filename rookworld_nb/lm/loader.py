@@ -110,7 +110,7 @@ _WEIGHTS = ('model.safetensors', 'model.safetensors.index.json',
 
 def _read_json(path):
     "The object in a JSON file; errors are one line."
-    try: content = json.loads(path.read_text())
+    try: content = json.loads(path.read_text('utf-8'))
     except FileNotFoundError:
         raise FileNotFoundError(f'{path.parent} is not a model directory: it has no {path.name}') from None
     except ValueError as e: raise ValueError(f'{path} is not readable JSON: {e}') from None
@@ -307,5 +307,5 @@ def save_model(
               layer_norm_epsilon=c.layer_norm_epsilon,
               tie_word_embeddings=True, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
               bos_token_id=tokenizer.eot, eos_token_id=tokenizer.eot, dtype=str(dtype).removeprefix('torch.'))
-    (directory/'config.json').write_text(json.dumps(hf, indent=2) + '\n')
+    (directory/'config.json').write_text(json.dumps(hf, indent=2) + '\n', 'utf-8')
     tokenizer.save(directory)

@@ -24,7 +24,7 @@ class _Tokenizer:
     "What both tokenizers share."
     def save(self, directory) -> None:
         "Write into a model directory which tokenizer belongs to the weights."
-        Path(directory, 'rookworld_tokenizer.json').write_text(json.dumps({'name': self.name}) + '\n')
+        Path(directory, 'rookworld_tokenizer.json').write_text(json.dumps({'name': self.name}) + '\n', 'utf-8')
 
 
 # what GPT-2's tokens of an answer look like: a word of the grammar, or a part of one

@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from ..config import EvalConfig
+from ..files import read_json
 from ..page import document, escaped, frame_html
 from ..chess.engine import find_engine
 from ..chess.dataset import Example, audit_labels, load_rows
@@ -53,7 +54,7 @@ def _learned_from(
     folder = path.parent if path.is_file() else path
     if (folder/'state.json').is_file(): folder = folder.parent.parent   # a checkpoint of a run
     for file, start in (('pretrain.json', 'init'), ('config.json', 'model')):
-        found = json.loads((folder/file).read_text()) if (folder/file).is_file() else {}
+        found = read_json(folder/file, dict, [])
         if 'data' not in (made := found.get('config', found)): continue
         base = made.get(start)
         known = (found.get('before') or {}).get('data', f'whatever {base} was made of').split(',')

@@ -10,7 +10,6 @@ __all__ = ['MAY_CHANGE', 'seed_generators', 'checkpoint_step', 'list_checkpoints
 
 # %% ../../nbs/run/01_checkpoint.ipynb #bae60bef
 import contextlib
-import fcntl
 import hashlib
 import importlib.resources
 import itertools
@@ -29,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from .. import __version__
 from ..config import Config, TrainConfig
-from ..files import file_sha256, fsync, write_at_once
+from ..files import file_sha256, fsync, only_holder, write_at_once
 from ..lm.loader import load_model, save_model
 
 # %% ../../nbs/run/01_checkpoint.ipynb #b0d5edc6
@@ -109,10 +108,10 @@ def _write_files(folder, step, model, tokenizer, optimizer, state, modules, scor
               | {name: m.state_dict() for name, m in modules.items()})
     for name, found in beside.items(): _save_tensors(found, folder/f'{name}.safetensors')
     parameters = [list(p.shape) for g in optimizer.param_groups for p in g['params']]
-    (folder/'state.json').write_text(json.dumps(dict(state=state, generators=numbers, parameters=parameters)) + '\n')
+    (folder/'state.json').write_text(json.dumps(dict(state=state, generators=numbers, parameters=parameters)) + '\n', 'utf-8')
     files = {p.name: dict(size=p.stat().st_size, sha256=file_sha256(p)) for p in sorted(folder.iterdir())}
     record = dict(format=_FORMAT, version=__version__, torch=torch.__version__, step=step, score=score, files=files)
-    (folder/'MANIFEST.json').write_text(json.dumps(record | dict(sha256=_record_sha256(record)), indent=1) + '\n')
+    (folder/'MANIFEST.json').write_text(json.dumps(record | dict(sha256=_record_sha256(record)), indent=1) + '\n', 'utf-8')
     for p in [*folder.iterdir(), folder]: fsync(p)
 
 # %% ../../nbs/run/01_checkpoint.ipynb #0d8deb14
@@ -200,7 +199,7 @@ def stable_checkpoint(
 ) -> Path|None:        # None when none is named, or the named one no longer exists
     "The checkpoint to go back to when something breaks."
     file = Path(run_dir, 'checkpoints', 'stable.json')
-    path = file.with_name(json.loads(file.read_text())['checkpoint']) if file.is_file() else None
+    path = file.with_name(json.loads(file.read_text('utf-8'))['checkpoint']) if file.is_file() else None
     return path if path and path.is_dir() else None
 
 
@@ -215,7 +214,7 @@ def mark_stable(
 
 # %% ../../nbs/run/01_checkpoint.ipynb #027605a6
 def _score(path):
-    try: return json.loads((path/'MANIFEST.json').read_text())['score']
+    try: return json.loads((path/'MANIFEST.json').read_text('utf-8'))['score']
     except (OSError, ValueError, KeyError): return None      # a damaged checkpoint is never one of the best
 
 
@@ -299,7 +298,7 @@ def load_checkpoint(
         if f'{name}.safetensors' not in manifest['files']:
             raise ValueError(f'{path} holds no {name}: the run was not made with one')
     saved, _ = load_model(path)
-    record = json.loads((path/'state.json').read_text())
+    record = json.loads((path/'state.json').read_text('utf-8'))
     found = {name: load_file(path/f'{name}.safetensors') for name in ('optimizer', 'generators', *modules)}
     _check_fit(path, saved, found, record, model, optimizer, modules)
     model.load_state_dict(saved.state_dict())
@@ -363,7 +362,7 @@ def reopen_run(
     "Check that a run can continue with a configuration. Raises ValueError with a list of the changes."
     out = Path(run)
     if not (out/'config.json').is_file(): raise ValueError(f'{out} is not a run directory: it has no config.json')
-    try: started = type(config).from_json((out/'config.json').read_text())
+    try: started = type(config).from_json((out/'config.json').read_text('utf-8'))
     except ValueError as e: raise ValueError(f'{out}/config.json: {e}') from None
     changes = [text for name, text in config_changes(asdict(started), asdict(config)).items() if name not in may_change]
     if changes and not allow_config_change:
@@ -436,16 +435,15 @@ def only_writer(
     run: str|Path, # run directory with its train.log
 ) -> Iterator[None]:
     "Lock a run for this process. Raises ValueError when another process holds the lock, OSError when nothing can be written."
-    with open(Path(run)/'train.log', 'a') as f:
-        try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError: raise ValueError(f'{run} is being written by another process') from None
+    with open(Path(run)/'train.log', 'a', encoding='utf-8') as f:
+        only_holder(f, run)
         yield
 
 
 def _in_use(run):
     try:
         with only_writer(run): return False
-    except ValueError: return True
+    except (ValueError, PermissionError): return True    # or the run of another user
 
 # %% ../../nbs/run/01_checkpoint.ipynb #e0eb59b7
 def is_complete(
@@ -463,8 +461,8 @@ def newest_unfinished(
     "The run that `--resume auto` means. Raises FileNotFoundError when there is none."
     found = sorted(Path(directory).glob('*/config.json'), key=lambda p: p.stat().st_mtime, reverse=True)
     for file in found:
-        with contextlib.suppress(ValueError):                   # not the config.json of a run
-            config = TrainConfig.from_json(file.read_text())
+        with contextlib.suppress(ValueError, PermissionError):  # not the config.json of a run, or not ours to read
+            config = TrainConfig.from_json(file.read_text('utf-8'))
             if (not is_complete(file.parent, config) and not (file.parent/'post_mortem.json').exists()
                     and not _in_use(file.parent)):
                 return file.parent

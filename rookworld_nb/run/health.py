@@ -49,7 +49,7 @@ def _below(name, value, text, warn):
 def process_memory_gb() -> float: # resident set, in units of 1e9 bytes
     "Memory that this process holds now; where the system does not report it, the most that it ever held."
     statm = Path('/proc/self/statm')
-    if statm.exists(): return int(statm.read_text().split()[1]) * resource.getpagesize() / 1e9
+    if statm.exists(): return int(statm.read_text('utf-8').split()[1]) * resource.getpagesize() / 1e9
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024) / 1e9
 
 # %% ../../nbs/run/02_health.ipynb #c63498a0

@@ -27,14 +27,14 @@ from ..grpo.step import Learner, Targets, backward_pass, is_out_of_memory
 def _status() -> dict[str, int]: # bytes by name, such as VmSize; empty where the system has no /proc
     "What the kernel says about the memory of this process."
     file = Path('/proc/self/status')
-    lines = file.read_text().splitlines() if file.exists() else ()
+    lines = file.read_text('utf-8').splitlines() if file.exists() else ()
     return {name: 1024*int(value.split()[0]) for name, _, value in (l.partition(':') for l in lines) if value.endswith(' kB')}
 
 
 def _free_in_groups(own: Path, root: Path) -> list[int]: # bytes
     "What is free in each control group of a process that has a limit, in versions 1 and 2 of their files."
     free = []
-    for line in own.read_text().splitlines() if own.exists() else ():
+    for line in own.read_text('utf-8').splitlines() if own.exists() else ():
         _, kinds, path = line.split(':', 2)
         if kinds and 'memory' not in kinds.split(','): continue
         base = root/'memory' if kinds else root
@@ -42,7 +42,7 @@ def _free_in_groups(own: Path, root: Path) -> list[int]: # bytes
         inside = base/path.strip('/')
         for folder in (inside, *inside.parents):
             if not folder.is_relative_to(base): break
-            try: limit, used, stat = ((folder/name).read_text() for name in (*names, 'memory.stat'))
+            try: limit, used, stat = ((folder/name).read_text('utf-8') for name in (*names, 'memory.stat'))
             except OSError: continue      # a container does not see the groups around it
             known = {name: int(n) for name, n in map(str.split, stat.splitlines())}
             cache = known.get('total_inactive_file', known.get('inactive_file', 0))
@@ -61,7 +61,7 @@ def free_memory(
     if inside := _free_in_groups(Path('/proc/self/cgroup'), Path('/sys/fs/cgroup')): found['control group'] = min(inside)
     machine = Path('/proc/meminfo')
     if machine.exists():
-        found['machine'] = next(1024*int(l.split()[1]) for l in machine.read_text().splitlines() if l.startswith('MemAvailable'))
+        found['machine'] = next(1024*int(l.split()[1]) for l in machine.read_text('utf-8').splitlines() if l.startswith('MemAvailable'))
     host = dict(sorted(found.items(), key=lambda limit: limit[1]))
     if device.type == 'cuda':
         torch.cuda.empty_cache()
@@ -87,17 +87,17 @@ def _in_copy(work: Callable):
     receive, send = os.pipe()
     if (child := os.fork()) == 0:
         try:
-            with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('1000')   # if one has to go, this one
+            with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('1000', 'utf-8')   # if one has to go, this one
             torch.set_num_threads(1)
             with suppress(AttributeError, OSError): ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2**16)
             try:
                 held = _taken_up()   # until the copy ends
                 found = dict(found=work())
             except BaseException as e: found = {} if is_out_of_memory(e) else dict(error=f'{type(e).__name__}: {e}')
-            with open(send, 'w') as f: json.dump(found, f)
+            with open(send, 'w', encoding='utf-8') as f: json.dump(found, f)
         finally: os._exit(0)
     os.close(send)
-    with open(receive) as f: told = json.loads(f.read() or '{}')
+    with open(receive, encoding='utf-8') as f: told = json.loads(f.read() or '{}')
     os.waitpid(child, 0)
     if 'error' in told: raise RuntimeError(told['error'])
     return told.get('found')

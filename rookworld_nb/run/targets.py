@@ -321,14 +321,14 @@ def _policy_block(
     number: int,            # which block
 ) -> list[Example]:         # block_rows P rows of training positions, shuffled; rows of a small file occur several times
     "Rows from files, mixed."
-    passes, at = divmod(number, -(-len(shards) // _SHARDS))
+    groups = [range(i, min(i + _SHARDS, len(shards))) for i in range(0, len(shards), _SHARDS)]
+    passes, at = divmod(number, len(groups))
     order = _evenly(shards, random.Random(f'{config.seed} P {passes}'))
-    rng, rows = random.Random(f'{config.seed} P {number}'), []
-    for s in order[at*_SHARDS:(at + 1)*_SHARDS]:
-        found = _policy_rows(s, config.seed, config.fix_best, config.max_bad_rows)
-        labelled = _is_labelled(s)
-        rows += [(found, i, labelled) for i in range(len(found))]
-    if not rows: raise ValueError(f'{config.data} has no training rows of task P')
+    for group in groups[at:] + groups[:at]:      # the next files where these hold A rows only
+        found = [(_policy_rows(s, config.seed, config.fix_best, config.max_bad_rows), _is_labelled(s)) for s in (order[i] for i in group)]
+        if rows := [(part, i, labelled) for part, labelled in found for i in range(len(part))]: break
+    else: raise ValueError(f'{config.data} has no training rows of task P')
+    rng = random.Random(f'{config.seed} P {number}')
     rng.shuffle(rows)
     return [_prepared(found[i], labelled, config, rng) for found, i, labelled in islice(cycle(rows), config.block_rows)]
 

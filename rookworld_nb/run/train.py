@@ -52,7 +52,7 @@ class RunLog:
         rows: Iterable[dict], # each with its 'step'
     ) -> None:
         "Add rows to NAME.jsonl."
-        with open(self.directory/f'{name}.jsonl', 'a') as f:
+        with open(self.directory/f'{name}.jsonl', 'a', encoding='utf-8') as f:
             f.writelines(json.dumps(row) + '\n' for row in rows)
             f.flush()
             os.fsync(f.fileno())
@@ -62,7 +62,7 @@ class RunLog:
     ) -> None:
         "Print a line, unless the run is watched, and keep it in train.log."
         if not self.watch: tqdm.write(line, file=sys.stdout)
-        with open(self.directory/'train.log', 'a') as f: f.write(line + '\n')
+        with open(self.directory/'train.log', 'a', encoding='utf-8') as f: f.write(line + '\n')
 
     def rewind(self,
         step: int, # steps done by the checkpoint; 0 when there is none
@@ -175,8 +175,8 @@ def _before_files(out: Path) -> dict[str, Path]:
 def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
     "The evaluation before the first step, read back from files where it was made already."
     files = _before_files(out)
-    if done: return {decoding: pd.read_parquet(f) for decoding, f in files.items() if f.exists()}
-    judged = measure(0)
+    if done and (kept := {decoding: pd.read_parquet(f) for decoding, f in files.items() if f.exists()}): return kept
+    judged = measure()
     for decoding, frame in judged.items():
         frame.to_parquet(files[decoding])
         fsync(files[decoding])
@@ -304,10 +304,14 @@ def _keep(out: Path, step: int, running: Running, origin: dict) -> None:
                     learner.modules(), _recent_reward(out, config.save_every, step), config.keep_best)
 
 # %% ../../nbs/run/03_train.ipynb #9fe02f3a
+# what an evaluation depends on
+_EVALUATED = ('model', 'data', 'fix_best', 'eval_prompts', 'seed', 'vocabulary',
+              *(env + name for name in ('temperature', 'top_k', 'top_p', 'max_new_tokens') for env in ('', 'env_')))
+
 def _take_up(out: Path, running: Running, origin: dict, allow_config_change: bool) -> int: # steps done
     "Restore the last intact checkpoint, and report what has changed since."
     learner = running.learner
-    log, config, (found, told), done = RunLog(out), learner.config, by_one(lambda: starting_point(out)), 0
+    log, config, (found, told), done, again = RunLog(out), learner.config, by_one(lambda: starting_point(out)), 0, False
     if found:
         state = together(lambda: load_checkpoint(found, learner.model, learner.optimizer, learner.modules(), generators=True))
         done, changes = state['step'], config_changes(state['config'], asdict(config))
@@ -318,6 +322,8 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
             state['learner']['kl'] = learner.kl.state_dict()   # the new one
         running.load_state_dict(state)
         if changes: told.append(f'changed since: {", ".join(changes.values())}')
+        again = bool(changes.keys() & _EVALUATED) or any(state['origin'][name] != origin[name] for name in ('data', 'model'))
+        if again: told.append(f'evaluations are others from here on: the starting weights are evaluated again, eval-step-{done}.jsonl keeps the earlier rows')
         if config.max_new_tokens != 144 and 'env_max_new_tokens' not in state['config']:
             told.append('its evaluations so far let an answer have 144 tokens, those from here on as many as in training')
         if 'max_steps' in changes:
@@ -325,6 +331,7 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
                         f'is not the run that it would have been with max_steps {config.max_steps} from the start')
     def tidy():
         keep_eval = _close_comparison(out, done) and not _evaluation_due(done, config)
+        if again: _put_by_evaluations(out, done)
         log.rewind(done, keep_eval, learner.recoveries)
         for file in _POST_MORTEM: (out/file).unlink(missing_ok=True)
         for sentence in [f'goes on from {found.name}' if found else 'starts over, there is no checkpoint yet', *told]:
@@ -332,12 +339,20 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
     by_one(tidy)
     return done
 
+# %% ../../nbs/run/03_train.ipynb #8476c941
+def _put_by_evaluations(out: Path, done: int) -> None:
+    "Begin a new eval.jsonl, because its rows cannot be compared with those to come."
+    current, kept = out/'eval.jsonl', out/f'eval-step-{done}.jsonl'
+    if not kept.exists() and current.exists(): current.replace(kept)     # it exists when the run was killed in the new evaluation
+    current.unlink(missing_ok=True)
+    for file in _before_files(out).values(): file.unlink(missing_ok=True)
+
 
 def _close_comparison(out: Path, done: int) -> bool: # the evaluation of step `done` is complete, because the run once ended there
     "Keep the comparison of a run that is made longer; drop that of a run that went back."
     current, kept = out/'comparison.json', out/f'comparison-step-{done}.json'
     if current.exists():
-        ended = TrainConfig.from_json((out/'config.json').read_text()).max_steps == done
+        ended = TrainConfig.from_json((out/'config.json').read_text('utf-8')).max_steps == done
         if ended: current.replace(kept)
         else: current.unlink()
     return kept.exists()
@@ -497,9 +512,9 @@ def _repeat(running, begin, held_out, log, done, origin):
         _name_stable(out, step, running.monitor, saving)
         if saving: _keep(out, step, running, origin)
 
-    def measure(step):
+    def measure(step, model=None):
         with interrupt.at_once():
-            judged = evaluate_run(running.learner.model, running.learner.tokenizer, held_out, log, step, config)
+            judged = evaluate_run(model or running.learner.model, running.learner.tokenizer, held_out, log, step, config)
         if config.check_every and judged: _note_check(log, step, _part_of(judged['greedy'], part))
         return judged
 
@@ -512,7 +527,7 @@ def _repeat(running, begin, held_out, log, done, origin):
 
     with (Interrupt() as interrupt, _kept(out), _shown(log),
           tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=rank() > 0 or None) as bar):
-        before, step = by_one(lambda: _before(out, done, measure)), done
+        before, step = by_one(lambda: _before(out, done, lambda: measure(0, load_model(config.model, pick_device(config.device))[0] if done else None))), done
         if not done: by_one(lambda: log.say(_legend(config)))
         if done < config.max_steps: fit_into_memory(running.learner, running.source, out, log.say)
         while step < config.max_steps:

@@ -51,7 +51,7 @@ def gain_of(
         if not rewards: raise ValueError('metrics.jsonl has no step')
         return sum(rewards)/len(rewards), math.nan, math.nan
     decoding, task, metric = wanted
-    try: table = json.loads((directory/'comparison.json').read_text())
+    try: table = json.loads((directory/'comparison.json').read_text('utf-8'))
     except FileNotFoundError: raise ValueError('there is no comparison.json') from None
     rows = [r for r in table
             if (r['decoding'], r['metric'], r['slice']) == (decoding, metric, 'all')
@@ -161,7 +161,7 @@ def read_space(
     "Read a space. Raises ValueError or FileNotFoundError in one sentence."
     if not Path(file).is_file(): raise FileNotFoundError(f'space file {file} does not exist')
     try:
-        found = tomllib.loads(Path(file).read_text())
+        found = tomllib.loads(Path(file).read_text('utf-8'))
         if extra := found.keys() - {'base', 'space', 'objective'}:
             raise ValueError(f'no part {min(extra)!r}: there are objective, [base] and [space]')
         for part in ('base', 'space'):

@@ -24,7 +24,7 @@ from ..files import read_rows, write_at_once
 from ..page import bar_html, document, escaped, table_html
 from .space import Space, gain_of, shortfall, draw, make_sampler
 from .study import (Sweep, configurations, importance, success_rate,
-                                      trials_table, end_trial, mark_lost, next_trial)
+                                      trials_table, end_trial, mark_lost, next_trial, second_try)
 
 # %% ../../nbs/sweep/03_sweep.ipynb #942bb8e7
 _BAD, _LOW, _HIGH = '#c8453a', (185, 200, 215), (20, 80, 150)
@@ -166,7 +166,7 @@ def _best_html(table, names, out, most=5):
     for _, r in configurations(table, names).dropna(subset=['gain']).head(most).iterrows():
         spread = f'mean gain {r.gain:+.4f} over {r.runs} runs, {r.lowest:+.4f} to {r.highest:+.4f}'
         if r.runs == 1: spread = f'one run, {_gain_cell(table.set_index("trial").loc[r.trial])}'
-        try: command = command_line(TrainConfig.from_json((out/f'trial-{r.trial:04}/trial.json').read_text()))
+        try: command = command_line(TrainConfig.from_json((out/f'trial-{r.trial:04}/trial.json').read_text('utf-8')))
         except (OSError, ValueError): command = f'(trial-{r.trial:04}/trial.json cannot be read)'
         parts.append(f'<p>{spread}; {r.successes} of {r.runs} succeeded</p><pre>{escaped(command)}</pre>')
     return ''.join(parts) or '<p>No trial has finished yet.</p>'
@@ -315,16 +315,16 @@ def _run_trial(
         values = sweep.space.base | draw(trial, sweep.space)
         choices = TrainConfig(**{'threads': 1} | values | {'output_dir': str(directory)})
     except ValueError as e: return fail(str(e))
-    (directory/'trial.json').write_text(choices.to_json())
-    with open(directory/'trial.log', 'w') as log:
+    (directory/'trial.json').write_text(choices.to_json(), 'utf-8')
+    with open(directory/'trial.log', 'wb') as log:
         words = [*command, '--config', str(directory/'trial.json')]
         process = _start_process(words, choices.threads, stdout=log, stderr=log)
         outcome, reason = _watch(sweep, trial, process, directory, choices.max_steps, asked)
         process.stdin.close()
-    again = outcome == 'killed'
+    again = trial.user_attrs.get('tries', 1) if outcome == 'killed' else 0     # a sweep that is stopped costs no try
     if not outcome:
-        outcome, reason = _ending(process.returncode, (directory/'trial.log').read_text(errors='replace'))
-        again = outcome == 'killed' and trial.user_attrs.get('tries', 1) < 2
+        outcome, reason = _ending(process.returncode, (directory/'trial.log').read_text('utf-8', 'replace'))
+        again = second_try(trial) if outcome == 'killed' else 0
     if outcome != 'finished': return end_trial(sweep, trial.number, outcome, reason, again=again, success=False)
     try: (gain, low, high), reason = gain_of(directory, sweep.space.objective), shortfall(directory)
     except ValueError as e: return fail(f'the run ended, but {e}')
