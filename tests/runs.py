@@ -15,14 +15,16 @@ from unittest.mock import patch
 import pandas as pd
 import torch
 from rookworld_nb.apps import cli
+from rookworld_nb.config import DataConfig, EvalConfig, PretrainConfig, SweepConfig, TrainConfig, describe
 from rookworld_nb.run import train
-from rookworld_nb.lm.model import GPT, PRESETS
 
 POSITIONS = importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
 
 SECONDS = 300   # that anything may take on a busy machine; nothing waits for so long that is not broken
 
-with torch.device('meta'): GPT(PRESETS['tiny'])   # has torch import what it imports late, once for all children; computes nothing
+# once for all children: an optimizer has torch import its compiler, and the comments of an option are read from the source
+torch.optim.AdamW([torch.zeros(1)])
+for config in (DataConfig, EvalConfig, PretrainConfig, SweepConfig, TrainConfig): describe(config)
 
 
 # ---- commands, as a shell sees them

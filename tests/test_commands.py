@@ -16,8 +16,10 @@ def test_help(command, tmp_path):
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_help_does_not_load_torch(tmp_path):
-    code = "import sys, rookworld_nb.apps.cli; assert 'torch' not in sys.modules; import os; assert os.environ['OMP_WAIT_POLICY']"
+def test_nothing_large_is_loaded_early(tmp_path):
+    "No torch for --help, and not torch's compiler to open a model."
+    code = ("import sys, rookworld_nb.apps.cli; assert 'torch' not in sys.modules; import os; assert os.environ['OMP_WAIT_POLICY']; "
+            "from rookworld_nb.lm.loader import load_model; load_model('nano'); assert 'torch._dynamo' not in sys.modules")
     assert subprocess.run([sys.executable, '-c', code], cwd=tmp_path, timeout=60).returncode == 0
 
 

@@ -36,7 +36,7 @@ _ALIASES = {'steps': 'max_steps', 'batch_size': 'prompts_per_step', 'batch_posit
             'log_dir': 'output_dir', 'clip_range': 'clip_low clip_high', 'kl_divergence_threshold': 'kl_act',
             'adaptive_kl': 'kl_controller=ziegler', 'no_adaptive_kl': 'kl_controller=fixed',
             'use_mixed_precision': 'dtype=bfloat16', 'no_use_mixed_precision': 'dtype=float32', 'bf16': 'dtype=bfloat16',
-            'use_torch_compile': 'compile', 'no_use_torch_compile': 'no_compile'}  # spellings of the seed documents
+            'use_torch_compile': 'compile', 'no_use_torch_compile': 'no_compile'}  # spellings of the trainers that came before
 
 def _fields_of(spelling): return spelling.partition('=')[0].removeprefix('no_').split()
 

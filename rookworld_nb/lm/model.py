@@ -156,8 +156,15 @@ def _check_inputs(config, input_ids, mask, past):
         raise ValueError(f'{longest} tokens do not fit into {config.n_positions} positions')
 
 # %% ../../nbs/lm/02_model.ipynb #b58488bf
+class _Embedding(nn.Embedding):
+    "Draws no weights where there is no memory for them: torch would import its compiler to do so, which takes longer than loading a model."
+    def reset_parameters(self):
+        if not self.weight.is_meta: super().reset_parameters()
+
+
 def _draw_weights(model):
     "GPT-2's initialisation: zero biases, small matrices, smaller ones where a block adds to the residual stream."
+    if model.wte.weight.is_meta: return
     for name, p in model.named_parameters():
         if name.endswith('bias'): nn.init.zeros_(p)
         elif p.ndim == 2:
@@ -202,7 +209,7 @@ class GPT(nn.Module):
     ):
         super().__init__()
         self.config, self.products, self.fixed_shapes = config, None, False   # the last two: how to compute, see `device.set_numbers`
-        self.wte, self.wpe = (nn.Embedding(n, config.n_embd) for n in (config.vocab_size, config.n_positions))
+        self.wte, self.wpe = (_Embedding(n, config.n_embd) for n in (config.vocab_size, config.n_positions))
         self.h = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         _draw_weights(self)

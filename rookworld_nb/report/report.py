@@ -56,11 +56,17 @@ def holm(
     return p.index.isin(ordered.index[:[*below, False].index(False)])
 
 # %% ../../nbs/report/04_report.ipynb #e91654ca
+def _remaining(part):
+    "The findings after Holm's correction; without p-values all of them."
+    found = part.verdict.fillna('') != ''
+    return found if part.p.isna().all() else holm(part.p) & found
+
+
 def _together(part):
     "The number of findings after Holm's correction, in words; '' without p-values."
     found = part.verdict.fillna('') != ''
     if part.p.isna().all() or not found.any(): return ''
-    return f' ({(holm(part.p) & found).sum()} of the {found.sum()} remain when all are judged together)'
+    return f' ({_remaining(part).sum()} of the {found.sum()} remain when all are judged together)'
 
 
 def conclusion(
@@ -72,8 +78,8 @@ def conclusion(
     found = {d: table[d].verdict.value_counts() for d in table.columns.levels[0]}
     said = [f'{d.capitalize()}: {f.get("better", 0)} metrics better, '
             f'{f.get("worse", 0)} worse, {f.get("", 0)} undecided{_together(table[d])}.' for d, f in found.items()]
-    better = {d: f.get('better', 0) for d, f in found.items()}
-    if better.get('sampled') and better.get('greedy') == 0:
+    better = {d: (table[d].verdict == 'better') for d in found}
+    if 'greedy' in better and 'sampled' in better and (better['sampled'] & _remaining(table['sampled'])).any() and not better['greedy'].any():
         said.append('A gain in samples alone is sharpening, not learning: '
                     'the same answers come more often, and no better one is found.')
     return ' '.join(said)
