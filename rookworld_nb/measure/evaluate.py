@@ -106,14 +106,14 @@ def _tasks(frame):
 
 
 def _slices(frame):
-    "Names and parts: all, seen and unseen where rows are told apart, each colour, each phase, each class."
-    yield 'all', frame
+    "Names and the places of their rows: all, seen and unseen where rows are told apart, each colour, each phase, each class."
+    yield 'all', np.arange(len(frame))
     for column, values in (('seen', ('seen', 'unseen')), ('colour', ('white', 'black'))):
         for value in values if column in frame else ():
-            if len(part := frame[frame[column] == value]): yield value, part
+            if len(places := np.flatnonzero(frame[column] == value)): yield value, places
     for column in ('phase', 'class'):
         for value in sorted(v for v in frame[column].unique() if v):
-            yield f'{column}:{value}', frame[frame[column] == value]
+            yield f'{column}:{value}', np.flatnonzero(frame[column] == value)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #1dc54731
 def summarize(
@@ -124,8 +124,9 @@ def summarize(
     "Every metric on every slice with its 95 % interval: Wilson for shares, bootstrap for means and for shares of several samples."
     single, found = judged['sample'].max() == 0, []
     for task, frame, metrics in _tasks(_per_prompt(judged)):
-        for name, part in _slices(frame):
-            values = part[[m.name for m in metrics]].to_numpy(float)
+        table = frame[[m.name for m in metrics]].to_numpy(float)
+        for name, places in _slices(frame):
+            values = table[places]
             for m, column, low, high in zip(metrics, values.T, *bootstrap(values, resamples, seed)):
                 if not (n := int((~np.isnan(column)).sum())): continue
                 value = round(float(np.nanmean(column)), 12)
@@ -270,8 +271,9 @@ def compare(
     for task, frame, metrics in _tasks(a):
         metrics = [m for m in metrics if m.name in b and not m.name.endswith('_constant')]
         names = [m.name for m in metrics]
-        for name, part in _slices(frame):
-            x, y = part[names].to_numpy(float), b.loc[part.index, names].to_numpy(float)
+        tables = frame[names].to_numpy(float), b.loc[frame.index, names].to_numpy(float)
+        for name, places in _slices(frame):
+            x, y = (table[places] for table in tables)
             both = ~np.isnan(y - x)
             for k, low, high, p in zip(range(len(names)), *bootstrap(y - x, resamples, seed),
                                        _p_values(metrics, x, y, single, seed)):

@@ -40,8 +40,9 @@ def bootstrap(
         with np.errstate(invalid='ignore'): means.append(counts @ filled / (counts @ valid))
     means = np.concatenate(means).round(12)   # equal values have equal means, whatever the order of the sum
     found = np.full((2, values.shape[1]), math.nan)
-    some = ~np.isnan(means).all(0)
-    found[:, some] = np.nanquantile(means[:, some], (0.025, 0.975), axis=0)
+    holes = np.isnan(means).sum(0)            # draws without any row that counts
+    for part, quantile in ((holes == 0, np.quantile), ((0 < holes) & (holes < resamples), np.nanquantile)):    # the second does the same, and is slow
+        if part.any(): found[:, part] = quantile(means[:, part], (0.025, 0.975), axis=0)
     return found[0], found[1]
 
 # %% ../../nbs/measure/01_measures.ipynb #00bbd537
