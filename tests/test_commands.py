@@ -1,4 +1,5 @@
 "The commands as a shell sees them: exit codes, one clear line, no heavy import for --help."
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,7 +21,8 @@ def test_nothing_large_is_loaded_early(tmp_path):
     "No torch for --help, and not torch's compiler to open a model."
     code = ("import sys, rookworld_nb.apps.cli; assert 'torch' not in sys.modules; import os; assert os.environ['OMP_WAIT_POLICY']; "
             "from rookworld_nb.lm.loader import load_model; load_model('nano'); assert 'torch._dynamo' not in sys.modules")
-    assert subprocess.run([sys.executable, '-c', code], cwd=tmp_path, timeout=60).returncode == 0
+    bare = {k: v for k, v in os.environ.items() if not k.startswith('OMP_')}
+    assert subprocess.run([sys.executable, '-c', code], cwd=tmp_path, timeout=60, env=bare).returncode == 0
 
 
 def bad(tmp_path, case):

@@ -236,9 +236,8 @@ def _stop(number, frame): raise KeyboardInterrupt
 
 
 def _print_anything():
-    "Replace characters that the terminal cannot show, rather than fail on the first."
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper): stream.reconfigure(errors='replace')
+    "Replace characters that the terminal cannot show, rather than fail on the first. (On stderr Python does so by itself.)"
+    if isinstance(sys.stdout, io.TextIOWrapper): sys.stdout.reconfigure(errors='replace')
 
 
 def _rank(): return int(os.environ.get('RANK', 0))   # which of the processes of torchrun this is

@@ -166,16 +166,19 @@ def _leave_with_owner():
 def _answer(fen, uci, nodes, multipv): return _engine.ask(_best_lines, fen, uci, nodes, multipv)
 
 # %% ../../nbs/chess/05_engine.ipynb #ab28a294
+_MEMORY = ':memory:'     # sqlite's name for no file
+
 class _Cache:
     "Answers by question, nodes, number of lines and engine."
     def __init__(self, path, nodes, engine):
-        self.path, self.nodes, self.engine = str(path or ':memory:'), nodes, engine
-        try:
-            self.db = sqlite3.connect(self.path, timeout=60)
-            self.db.execute('create table if not exists labels (fen text, nodes int, multipv int, engine text, '
-                            'answer text, primary key (fen, nodes, multipv, engine))')
-        except sqlite3.Error as error:
-            raise ValueError(f'the engine cache {self.path!r} cannot be used: {error}') from None
+        self.nodes, self.engine = nodes, engine
+        try: self._open(str(path or _MEMORY))
+        except sqlite3.Error as error: raise ValueError(f'the engine cache {self.path!r} cannot be used: {error}') from None
+
+    def _open(self, path):
+        self.path, self.db = path, sqlite3.connect(path, timeout=60)
+        self.db.execute('create table if not exists labels (fen text, nodes int, multipv int, engine text, '
+                        'answer text, primary key (fen, nodes, multipv, engine))')
 
     def get(self, question, multipv):
         row = self._try(lambda: self.db.execute('select answer from labels where fen=? and nodes=? and multipv=? and engine=?',
@@ -192,7 +195,12 @@ class _Cache:
         "A cache saves work; one that fails ends none."
         try: return work()
         except sqlite3.ProgrammingError: raise      # the pool is closed
-        except sqlite3.Error as error: warnings.warn(f'the engine cache {self.path!r} is of no use any more: {error}')
+        except sqlite3.Error as error:
+            if self.path == _MEMORY: raise
+            warnings.warn(f'the engine cache {self.path!r} is of no use any more ({error}): answers are kept in memory')
+            self.db.close()
+            self._open(_MEMORY)
+            return work()
 
 # %% ../../nbs/chess/05_engine.ipynb #312cc5b2
 _HARMLESS = chess.STATUS_BAD_CASTLING_RIGHTS | chess.STATUS_INVALID_EP_SQUARE   # the engine ignores them

@@ -53,10 +53,10 @@ def _learned_from(
     path = Path(str(importlib.resources.files('rookworld_nb')/'assets'/'nano')) if name == 'nano' else Path(name)
     folder = path.parent if path.is_file() else path
     if (folder/'state.json').is_file(): folder = folder.parent.parent   # a checkpoint of a run
-    for file, start in (('pretrain.json', 'init'), ('config.json', 'model')):
+    for file in ('pretrain.json', 'config.json'):
         found = read_json(folder/file, dict, [])
         if 'data' not in (made := found.get('config', found)): continue
-        base = made.get(start)
+        base = made.get('init') or made.get('model')
         known = (found.get('before') or {}).get('data', f'whatever {base} was made of').split(',')
         before = base and base != name and (_learned_from(base) or known)
         return list(dict.fromkeys((before or []) + made['data'].split(',')))

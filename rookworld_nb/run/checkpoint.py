@@ -10,6 +10,7 @@ __all__ = ['MAY_CHANGE', 'seed_generators', 'checkpoint_step', 'list_checkpoints
 
 # %% ../../nbs/run/01_checkpoint.ipynb #bae60bef
 import contextlib
+import fcntl
 import hashlib
 import importlib.resources
 import itertools
@@ -442,8 +443,10 @@ def only_writer(
 
 def _in_use(run):
     try:
-        with only_writer(run): return False
-    except (ValueError, PermissionError): return True    # or the run of another user
+        with open(Path(run)/'train.log', 'rb') as f: fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)     # so several ranks may ask
+    except FileNotFoundError: return False
+    except BlockingIOError: return True
+    return not os.access(run, os.W_OK)     # the run of another user
 
 # %% ../../nbs/run/01_checkpoint.ipynb #e0eb59b7
 def is_complete(

@@ -250,23 +250,26 @@ def _held_out(config, shards):
 
 # %% ../../nbs/run/05_pretrain.ipynb #45b1766a
 def _branch(out, source):
-    "Copy a checkpoint, and the rows its run had written by then, into a new run directory, and return the copies."
+    "Copy a checkpoint, and the rows its run had written by then, into a new run directory."
     source = Path(source)
     path = source if source.name.startswith('step-') else latest_good_checkpoint(source, set_aside=False)[0]
     if path is None or not path.is_dir(): raise FileNotFoundError(f'branch_from: there is no checkpoint in {source}')
     verify_checkpoint(path)
-    rows = list(path.parent.parent.glob('*.jsonl'))
-    shutil.copytree(path, out/'checkpoints'/path.name, dirs_exist_ok=True)     # half of it may be there, from a process that was killed
-    for file in rows: shutil.copy(file, out/file.name)
-    return [out/'checkpoints', *(out/file.name for file in rows)]
+    shutil.copytree(path, out/'checkpoints'/path.name)
+    for file in _rows(path.parent.parent): shutil.copy(file, out/file.name)
+
+
+def _rows(run): return [*run.glob('metrics.jsonl'), *run.glob('eval.jsonl')]
 
 
 @contextlib.contextmanager
-def _withdrawn(copies):
-    "A branch that cannot begin leaves nothing behind that the next attempt would take for its own."
+def _withdrawn(out):
+    "A new run that cannot begin leaves no copies behind: `open_run` would refuse its directory."
     try: yield
     except BaseException:
-        for path in copies if rank() == 0 else (): shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if rank() == 0:
+            for folder in out.glob('checkpoints/step-*'): shutil.rmtree(folder)
+            for file in _rows(out): file.unlink()
         raise
 
 
@@ -321,9 +324,9 @@ def _pretrain(config, resume, allow_config_change):
     out = out or by_one(lambda: open_run(config.output_dir))
     with contextlib.ExitStack() as lock:
         by_one(lambda: lock.enter_context(only_writer(out)))
-        copies = by_one(lambda: _branch(out, config.branch_from)) if is_new and config.branch_from else ()
         peaks = [g['lr'] for g in optimizer.param_groups]
-        with _withdrawn(copies):
+        with _withdrawn(out) if is_new else contextlib.nullcontext():
+            if is_new and config.branch_from: by_one(lambda: _branch(out, config.branch_from))
             done = 0 if is_new and not config.branch_from else _take_up(out, config, model, optimizer, origin, allow_config_change)
         by_one(lambda: write_at_once(out/'config.json', config.to_json()))
         by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, model, origin, 0))

@@ -23,8 +23,9 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 from ..config import OUTSIDE_BASELINES, TrainConfig
-from ..files import fsync, read_rows, write_at_once
+from ..files import read_rows, write_at_once
 from ..chess.dataset import Example, load_rows
+from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
 from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
@@ -100,6 +101,8 @@ def open_run(
     out = Path(output_dir)
     if (out/'config.json').exists():
         raise ValueError(f'{out} already holds a run: continue it with --resume {out}, or choose another --output_dir')
+    if left := sorted(p.name for name in ('metrics.jsonl', 'eval.jsonl', 'checkpoints/step-*') for p in out.glob(name)):
+        raise ValueError(f'{out} holds {", ".join(left)} but no config.json, so it cannot be continued: choose another --output_dir')
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out/'train.log').touch()
@@ -175,11 +178,10 @@ def _before_files(out: Path) -> dict[str, Path]:
 def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
     "The evaluation before the first step, read back from files where it was made already."
     files = _before_files(out)
-    if done and (kept := {decoding: pd.read_parquet(f) for decoding, f in files.items() if f.exists()}): return kept
+    if done and files['greedy'].exists(): return {decoding: pd.read_parquet(f) for decoding, f in files.items() if f.exists()}
+    for file in files.values(): file.unlink(missing_ok=True)
     judged = measure()
-    for decoding, frame in judged.items():
-        frame.to_parquet(files[decoding])
-        fsync(files[decoding])
+    for decoding in sorted(judged, reverse=True): write_at_once(files[decoding], judged[decoding].to_parquet)    # greedy last: it says that all are there
     return judged
 
 
@@ -305,7 +307,7 @@ def _keep(out: Path, step: int, running: Running, origin: dict) -> None:
 
 # %% ../../nbs/run/03_train.ipynb #9fe02f3a
 # what an evaluation depends on
-_EVALUATED = ('model', 'data', 'fix_best', 'eval_prompts', 'seed', 'vocabulary',
+_EVALUATED = ('model', 'data', 'fix_best', 'eval_prompts', 'seed', 'vocabulary', 'dtype',
               *(env + name for name in ('temperature', 'top_k', 'top_p', 'max_new_tokens') for env in ('', 'env_')))
 
 def _take_up(out: Path, running: Running, origin: dict, allow_config_change: bool) -> int: # steps done
@@ -322,10 +324,8 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
             state['learner']['kl'] = learner.kl.state_dict()   # the new one
         running.load_state_dict(state)
         if changes: told.append(f'changed since: {", ".join(changes.values())}')
-        again = bool(changes.keys() & _EVALUATED) or any(state['origin'][name] != origin[name] for name in ('data', 'model'))
+        again = _evaluates_otherwise(out, state, changes, origin)
         if again: told.append(f'evaluations are others from here on: the starting weights are evaluated again, eval-step-{done}.jsonl keeps the earlier rows')
-        if config.max_new_tokens != 144 and 'env_max_new_tokens' not in state['config']:
-            told.append('its evaluations so far let an answer have 144 tokens, those from here on as many as in training')
         if 'max_steps' in changes:
             told.append(f'the learning rate follows the schedule of {config.max_steps} steps from here on, so this '
                         f'is not the run that it would have been with max_steps {config.max_steps} from the start')
@@ -340,6 +340,15 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
     return done
 
 # %% ../../nbs/run/03_train.ipynb #8476c941
+def _evaluates_otherwise(out: Path, state: dict, changes: dict, origin: dict) -> bool:
+    "Can what was measured before this checkpoint not be compared with what comes?"
+    was, now = state['origin'], origin
+    spelled = {name for name in ('data', 'model') if now[name] and now[name] == was[name]}    # the same under another name
+    unlimited = 'env_max_new_tokens' not in state['config'] and 'max_new_tokens' in state['config'] and state['config']['max_new_tokens'] != 144    # of an early version
+    taken_back = (out/f'eval-step-{state["step"]}.jsonl').exists()      # choices that changed here once, and now have changed back
+    return bool(changes.keys() & set(_EVALUATED) - spelled) or any(was[name] != now[name] for name in ('data', 'model')) or unlimited or taken_back
+
+
 def _put_by_evaluations(out: Path, done: int) -> None:
     "Begin a new eval.jsonl, because its rows cannot be compared with those to come."
     current, kept = out/'eval.jsonl', out/f'eval-step-{done}.jsonl'
@@ -393,7 +402,7 @@ def _go_back(log: RunLog, running: Running, begin, origin: dict) -> tuple[Runnin
     def tidy():
         if stable: _keep(out, done, running, origin)                                  # from here on, the recovery is recorded
         else: rotate_checkpoints(out, 0, config.keep_last, config.keep_best)
-        log.rewind(done, recoveries=recoveries)
+        log.rewind(done, keep_eval=not done, recoveries=recoveries)     # what was measured before the first step stands
         log.say(f'{out}: recovery {recoveries} of {config.max_recoveries}: '
                 f'back to {stable.name if stable else "the beginning"}, '
                 f'learning rate times {config.recovery_lr_factor**recoveries:g}, other samples')
@@ -512,6 +521,11 @@ def _repeat(running, begin, held_out, log, done, origin):
         _name_stable(out, step, running.monitor, saving)
         if saving: _keep(out, step, running, origin)
 
+    def starting_model():
+        model, _ = load_model(config.model, pick_device(config.device))
+        set_numbers(model, config.dtype, config.compile)
+        return model
+
     def measure(step, model=None):
         with interrupt.at_once():
             judged = evaluate_run(model or running.learner.model, running.learner.tokenizer, held_out, log, step, config)
@@ -527,7 +541,7 @@ def _repeat(running, begin, held_out, log, done, origin):
 
     with (Interrupt() as interrupt, _kept(out), _shown(log),
           tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=rank() > 0 or None) as bar):
-        before, step = by_one(lambda: _before(out, done, lambda: measure(0, load_model(config.model, pick_device(config.device))[0] if done else None))), done
+        before, step = by_one(lambda: _before(out, done, lambda: measure(0, starting_model() if done else None))), done
         if not done: by_one(lambda: log.say(_legend(config)))
         if done < config.max_steps: fit_into_memory(running.learner, running.source, out, log.say)
         while step < config.max_steps:

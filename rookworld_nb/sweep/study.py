@@ -65,7 +65,7 @@ class Sweep:
             self.study = optuna.create_study(
                 study_name=self.out.name, storage=self.storage, direction='maximize', load_if_exists=True)
             _same_space(self)
-            for point in self.points[len(self.trials()):]: self.study.enqueue_trial(point)   # those that a killed sweep had not queued yet, too
+            for point in self.points[len(self.trials()):]: self.study.enqueue_trial(point, skip_if_exists=True)   # those that a killed sweep had not queued yet, too
 
     @contextlib.contextmanager
     def alone(self):
