@@ -532,8 +532,9 @@ class EvalConfig(Config):
         if self.opponent:
             self._require('an even number, 2 or more, with opponent (every opening is played from both sides)',
                           lambda v: v > 0 and v % 2 == 0, 'games')
-            for name in ('compare', 'suite', 'prompts', 'engine'):
-                self._require('left out with opponent: a match asks no rows', lambda v: not v, name)
+            for name in ('compare', 'suite', 'prompts', 'engine', 'data', 'split', 'fix_best', 'max_bad_rows', 'batch_size', 'max_new_tokens', 'env_max_new_tokens'):
+                own = getattr(type(self), name)
+                self._require('left out with opponent: a match asks no rows', lambda v: v == own, name)
         if self.suite:
             for name, own in dict(data='positions', split='auto').items():
                 self._require(f'left out with suite {self.suite!r}, which has its own rows', lambda v: v == own, name)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from ..config import UciConfig
 from ..chess.board import START_FEN, is_legal, transition
-from ..chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion
+from ..chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion, parse_prompt
 from ..chess.quick_rules import legal_moves
 from ..lm.generate import generate, Rollouts, completion_logits
 from ..lm.tokenizer import pad_batch
@@ -58,6 +58,9 @@ _HISTORY = 10   # half-moves of the past in an A prompt, the current one include
 
 def _check_start(fen):
     "Refuse a position from which no game can start."
+    try: asked = parse_prompt(f'P: {fen}').fen
+    except ValueError: asked = None
+    if asked != fen: raise ValueError(f'no game starts from {fen!r}: a position is a FEN of six fields')
     board = chess.Board(fen)
     # published positions name an en-passant square after every double push
     impossible = board.status() & ~chess.STATUS_INVALID_EP_SQUARE
@@ -351,7 +354,9 @@ class Player:
         tasks = [PolicyTask(q.fen) for q in questions]
         texts = _answer_tasks(self.model, self.tokenizer, tasks, self.config.temperature, self.config.top_k, _seed(self.config, draw))
         named = [[(m, e) for m, e in _named_moves(_read_answer(t, text)) if q.allows(m)] for q, t, text in zip(questions, tasks, texts)]
-        worlds = self.worlds([(q, [m for m, _ in moves]) for q, moves in zip(questions, named)])
+        asked = [(q, [m for m, _ in moves]) for q, moves in zip(questions, named)]
+        try: worlds = self.worlds(asked)
+        except _Stopped: worlds = [_rules_world(q, moves) for q, moves in asked]     # no time for the model's own; its moves stand
         return [Thought(text, tuple((m, e) for m, e in moves if m in leads), leads, tuple(m for m, _ in moves if m not in leads))
                 for text, moves, leads in zip(texts, named, worlds)]
 

@@ -165,7 +165,7 @@ def _help_line(
 ) -> str:    # '' when the rules did not help
     "Report that the rules have chosen, and why."
     if not thought.helped: return ''
-    nothing = f'no move can be read in {thought.text!r:.100}' if thought.text.strip() else 'no move was written'   # it was stopped
+    nothing = f'no move to play can be read in {thought.text!r:.100}' if thought.text.strip() else 'no move was written'   # it was stopped
     why = f'{" ".join(thought.refused)}: not legal' if thought.refused else nothing
     who = {'odds': "the legal move that the model finds likeliest", 'chance': 'any legal move, by seed'}[thought.helped]
     return f'info string {why}; {thought.moves[0][0]} is {who}'
@@ -221,7 +221,18 @@ def _think(
         if thought.helped and len(line) == 1: say(_help_line(thought))
         for text in _info_lines(thought, line, config, round(1000*(time.monotonic() - search.start))): say(text)
         if search.waits and search.free.is_set(): break
-    return line[:2] or _any_move(search, config)
+    return line and _legal_part(search.board, line, thought.moves, say) or _any_move(search, config)
+
+
+def _legal_part(board, line, candidates, say): # a move, and the expected reply where that is legal, too
+    "What may be sent of a line: a model that is asked what is legal may be wrong."
+    legal = {m.uci() for m in board.legal_moves}
+    if line[0] not in legal:
+        say(f'info string {line[0]}: not legal, though the model says so')
+        return next(((m,) for m, _ in candidates if m in legal), ())
+    after = board.copy(stack=False)
+    after.push_uci(line[0])
+    return line[:2] if line[1:] and line[1] in {m.uci() for m in after.legal_moves} else line[:1]
 
 
 def _any_move(

@@ -265,7 +265,7 @@ class StepFacts(_ModelFacts):
     engine_restarts: int|None = None        # in the run so far, with an engine
     engine_lost: bool|None = None           # with an engine
     parts: dict[str, float|None] = field(default_factory=dict) # part_p_… and part_a_…: mean reward earned by each part
-    skipped: int = 0                        # 1 when no weight was moved
+    skipped: int = 0                        # 1 when a loss or gradient that is not finite ended the step
     recoveries: int|None = None             # in the run so far
     skip_reason: str|None = None            # of a skipped step
     time_rollout_s: float|None = None       # sampling

@@ -27,7 +27,7 @@ from .kl import KLController, kl_of_facts, kl_tokens, mix_reference
 from .value import ValueHead, explained_variance, gae, token_rewards, value_loss
 from .exact_best import ExactMove, exact_move, expected_worth, move_tokens
 from .experience import Experience, PromptSource, StepFacts, gather, rollout_seed, shaped_rewards
-from .ranks import check_same, everywhere, my_share, sum_gradients
+from .ranks import check_same, everywhere, my_share, sum_gradients, world
 
 # %% ../../nbs/grpo/05_step.ipynb #c4f3db47
 def _frozen(model, config):
@@ -216,10 +216,12 @@ def make_targets(
         learner.reward_moments.update(rewards)
         facts.running_reward_mean, facts.running_reward_std = learner.reward_moments.mean, learner.reward_moments.std
         if facts.step > config.ema_warmup_steps: rewards = learner.reward_moments.normalize(rewards)
+        if facts.step == config.ema_warmup_steps + 1: learner.baseline_moments = RunningMoments(config.ema_momentum)     # of raw rewards until now
     penalties = torch.zeros_like(r.logprobs)
     in_reward = config.kl_in == 'reward' and learner.reference
     if in_reward or learner.value_head:
-        values, penalties = (reduce(torch.add, found) for found in zip(*everywhere(lambda: _fitting(_look_back, learner, r))))
+        seen = everywhere(lambda: [x.cpu() if world() > 1 else x for x in _fitting(_look_back, learner, r)])     # what travels is on the CPU
+        values, penalties = (to_device(reduce(torch.add, parts), r.logprobs.device) for parts in zip(*seen))
     if config.baseline == 'value': return _value_targets(learner, r, rewards, values, kl_coef*penalties, kl_coef, facts)
     if in_reward: rewards = rewards - kl_coef * penalties.sum(1).view_as(rewards).cpu()
     known = None
@@ -420,12 +422,12 @@ def learning_rate_at(
 # %% ../../nbs/grpo/05_step.ipynb #e9212fde
 def _sampling(learner: Learner) -> TrainConfig:
     "The configuration to sample with: after a recovery, under another seed."
-    return (replace(learner.config, seed=learner.config.seed + 1_000_003*learner.recoveries)
+    return (replace(learner.config, seed=(learner.config.seed + 1_000_003*learner.recoveries) % 2**32)
             if learner.recoveries else learner.config)
 
 
 def _learn(learner, batch, targets, facts) -> None:
-    "Update and everything that follows from it; or skip the step, change nothing, and say why."
+    "Update and everything that follows from it; or, where a loss or a gradient is not finite, skip the rest of the step and say why."
     config = learner.config
     try: update(learner, batch, targets, facts)
     except FloatingPointError as e:

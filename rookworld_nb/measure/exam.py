@@ -9,6 +9,7 @@ __all__ = ['model_answers', 'output_files', 'run_evaluation']
 import importlib.resources
 import json
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -18,7 +19,7 @@ import torch
 from ..config import EvalConfig
 from ..files import read_json
 from ..page import document, escaped, frame_html
-from ..chess.engine import find_engine
+from ..chess.engine import EngineLost, find_engine
 from ..chess.dataset import Example, audit_labels, load_rows
 from ..lm.loader import load_model, pick_device
 from ..reward.reward_scorer import score
@@ -36,6 +37,7 @@ def _eval_rows(
         kept = sorted(random.Random(config.seed).sample(range(len(rows)), min(config.prompts or len(rows), len(rows))))
         return [rows[i] for i in kept]
     limit, reader = config.prompts or 500, puzzle_reader(config.data)
+    if reader and config.split in ('eval', 'train'): raise ValueError(f'split must be auto or all for puzzles, not {config.split}: {config.data}')
     if reader: rows = reader(config.data, limit)
     else:
         read = partial(load_rows, config.data, env_ratio=0.5, seed=config.seed, limit=limit,
@@ -117,8 +119,9 @@ def _trivial_answers(
     found = {name: _mark_seen(judge_policy(policy, parts[kind], engine), parts[kind])
              for name, (kind, policy) in TRIVIAL_POLICIES.items() if parts[kind]}
     if parts['P'] and find_engine(path):
-        labels = engine_labels(parts['P'], nodes=1, multipv=1, path=path, workers=1)
-        found['stockfish_1_node'] = _mark_seen(judge_policy(engine_policy(labels), parts['P'], engine), parts['P'])
+        try: labels = engine_labels(parts['P'], nodes=1, multipv=1, path=path, workers=1)
+        except EngineLost as e: warnings.warn(f'stockfish_1_node is left out: {e}')
+        else: found['stockfish_1_node'] = _mark_seen(judge_policy(engine_policy(labels), parts['P'], engine), parts['P'])
     return found
 
 # %% ../../nbs/measure/05_exam.ipynb #7c192908
@@ -205,6 +208,8 @@ def output_files(
     "A directory gets a file of every kind. Parents are created at once, so that an unwritable place is found early."
     if not output: return {}
     out = Path(output)
+    if not out.is_dir() and out.suffix in {'.json', '.csv', '.html', '.pgn'} - {f'.{kind}' for kind in kinds}:
+        raise ValueError(f'output must end in {", ".join(f".{kind}" for kind in kinds)}, or be a directory, not {out}')
     single = out.suffix[1:] in kinds and not out.is_dir()
     (out.parent if single else out).mkdir(parents=True, exist_ok=True)
     return {out.suffix[1:]: out} if single else {kind: out/f'{name}.{kind}' for kind in kinds}
@@ -266,7 +271,8 @@ def run_evaluation(
     output_files(config.output)
     rows, sources = _eval_rows(config), _sources(config)
     models = list(sources)
-    engine = engine_labels(rows, config.nodes, path=config.stockfish_path) if config.engine else None
+    try: engine = engine_labels(rows, config.nodes, path=config.stockfish_path) if config.engine else None
+    except EngineLost as e: raise ValueError(f'engine: {e}') from None
     judged = {name: model_answers(config, source, rows, engine) for name, source in sources.items()}
     parts = [(name, how, summarize(frame, seed=config.seed))
              for name, frames in judged.items() for how, frame in frames.items()]

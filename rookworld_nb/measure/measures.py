@@ -158,8 +158,8 @@ _WORK = (
     Metric('learning_rate', 'step', '', 'of AdamW in this step',
         'warm-up, then a cosine; times recovery_lr_factor for each recovery'),
     Metric('weight_norm', 'step', '', 'norm of all weights after the step', 'moves slowly'),
-    Metric('skipped', 'step', 'steps', '1 when there was no optimizer step because '
-        'the loss or the gradient was not finite; skip_reason in the same row says which', '0', 0, 0),
+    Metric('skipped', 'step', 'steps', '1 when a loss or a gradient that was not finite '
+        'ended the step (its first pass: no weight was moved); skip_reason in the same row says which', '0', 0, 0),
     Metric('recoveries', 'step', 'recoveries', 'how often the run had gone back to its '
         'stable checkpoint by then; the discarded steps are in metrics-discarded.jsonl', '0', 0, 0),
     Metric('health', 'step', 'level',

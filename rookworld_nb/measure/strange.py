@@ -129,7 +129,8 @@ def visited_positions(
             if key not in seen and (split is None or split_of(task.fen) == split) and len(seen) < n:
                 seen.add(key)
                 yield Position(task.fen, ' '.join(m.uci() for m in board.move_stack[-10:]), 'opening' if board.ply() < 8 else 'middlegame' if chess.popcount(board.occupied) >= 14 else 'endgame')
-            move = chess.Move.from_uci(answer.best) if answer else None
+            try: move = chess.Move.from_uci(answer.best) if answer else None
+            except ValueError: move = None      # such as e2e2
             if move and left > 1 and move in board.legal_moves:
                 board.push(move)
                 if not board.is_game_over(): after.append((board, left - 1))

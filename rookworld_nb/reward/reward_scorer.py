@@ -104,6 +104,8 @@ def _picture(task, answer, truth):
     before, true, got = (board_squares(fen.split(' ')[0]) for fen in (task.fen, truth.fen, answer.fen))
     fill = {chess.SQUARE_NAMES[i ^ 56]: '#d9534faa' if got[i] != true[i] else '#5cb85caa'
             for i in range(64) if got[i] != true[i] or before[i] != true[i]}
+    try: chess.Board(answer.fen)
+    except ValueError: return board_svg(f"{answer.fen.split(' ')[0]} w - - 0 1", size=220, fill=fill)     # only the squares can be read
     return board_svg(answer.fen, size=220, fill=fill)
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #46765c51

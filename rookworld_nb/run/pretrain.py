@@ -272,7 +272,7 @@ def _withdrawn(out):
             for file in _rows(out): file.unlink()
         raise
 
-
+# %% ../../nbs/run/05_pretrain.ipynb #7ad5d5bb
 def _take_up(out, config, model, optimizer, origin, allow_config_change):
     "Restore the last intact checkpoint, report what has changed since, and return the number of steps done."
     log, (found, told), done = RunLog(out), by_one(lambda: starting_point(out)), 0

@@ -185,6 +185,13 @@ def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
     return judged
 
 
+def _starting_model(config: TrainConfig):
+    "The weights before the first step, which compute as the run does."
+    model, _ = load_model(config.model, pick_device(config.device))
+    set_numbers(model, config.dtype, config.compile)
+    return model
+
+
 def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame], held_out: list[Example]) -> str:
     "Paired differences on the same prompts, after minus before, beside the trivial policies; JSON."
     keys, changes = ['task', 'slice', 'metric'], [compare(before[d], after[d]).assign(decoding=d) for d in before]
@@ -521,11 +528,6 @@ def _repeat(running, begin, held_out, log, done, origin):
         _name_stable(out, step, running.monitor, saving)
         if saving: _keep(out, step, running, origin)
 
-    def starting_model():
-        model, _ = load_model(config.model, pick_device(config.device))
-        set_numbers(model, config.dtype, config.compile)
-        return model
-
     def measure(step, model=None):
         with interrupt.at_once():
             judged = evaluate_run(model or running.learner.model, running.learner.tokenizer, held_out, log, step, config)
@@ -541,7 +543,7 @@ def _repeat(running, begin, held_out, log, done, origin):
 
     with (Interrupt() as interrupt, _kept(out), _shown(log),
           tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=rank() > 0 or None) as bar):
-        before, step = by_one(lambda: _before(out, done, lambda: measure(0, starting_model() if done else None))), done
+        before, step = by_one(lambda: _before(out, done, lambda: measure(0, _starting_model(config) if done else None))), done
         if not done: by_one(lambda: log.say(_legend(config)))
         if done < config.max_steps: fit_into_memory(running.learner, running.source, out, log.say)
         while step < config.max_steps:
