@@ -56,18 +56,18 @@ _OPENING_PLIES, _IN_VAIN = 4, 20_000   # half-moves; draws
 def _openings(
     seed: int = 0,              # same seed, same openings; a longer list begins with the shorter
 ) -> Iterator[tuple[str, ...]]: # moves from the start position, UCI
-    "An endless series of quiet openings, no position twice; longer ones when no new one comes any more."
-    rng, seen, plies, vain = random.Random(seed), set(), _OPENING_PLIES, 0
-    while True:
+    "Quiet openings, no position twice. Raises ValueError when no new one comes any more."
+    rng, seen, vain = random.Random(seed), set(), 0
+    while vain < _IN_VAIN:
         board, vain = chess.Board(), vain + 1
-        if vain > _IN_VAIN: plies, vain = plies + 2, 0
-        for _ in range(plies):
+        for _ in range(_OPENING_PLIES):
             board.push(rng.choice([m for m in board.legal_moves if not board.is_capture(m)]))
         quiet = not board.is_check() and not any(board.generate_legal_captures())
         if quiet and (key := position_key(board.fen())) not in seen and held_out(board.fen()):
             seen.add(key)
             vain = 0
             yield tuple(m.uci() for m in board.move_stack)
+    raise ValueError(f'only {len(seen)} openings were found, one for every two games: play fewer games')
 
 # %% ../../nbs/apps/03_match.ipynb #6a4d4468
 def model_side(

@@ -176,7 +176,8 @@ class _Cache:
         except sqlite3.Error as error: raise ValueError(f'the engine cache {self.path!r} cannot be used: {error}') from None
 
     def _open(self, path):
-        self.path, self.db = path, sqlite3.connect(path, timeout=60)
+        self.path = path
+        self.db = sqlite3.connect(path, timeout=60)
         self.db.execute('create table if not exists labels (fen text, nodes int, multipv int, engine text, '
                         'answer text, primary key (fen, nodes, multipv, engine))')
 

@@ -60,7 +60,7 @@ def _learned_from(
         if 'data' not in (made := found.get('config', found)): continue
         base = made.get('init') or made.get('model')
         known = (found.get('before') or {}).get('data', f'whatever {base} was made of').split(',')
-        before = base and base != name and (_learned_from(base) or known)
+        before = base and base != name and _learned_from(base) or (known if base or found.get('before') else [])
         return list(dict.fromkeys((before or []) + made['data'].split(',')))
     return []
 

@@ -329,9 +329,11 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
         told += check_origin(out, state['origin'], origin, allow_config_change)
         if changes.keys() & {'kl_coef', 'kl_controller'}:
             state['learner']['kl'] = learner.kl.state_dict()   # the new one
+        if changes.keys() & {'normalize_rewards', 'ema_warmup_steps'}:
+            state['learner']['baseline_moments'] = learner.baseline_moments.state_dict()   # it may have another unit from here on
         running.load_state_dict(state)
         if changes: told.append(f'changed since: {", ".join(changes.values())}')
-        again = _evaluates_otherwise(out, state, changes, origin)
+        again = _evaluates_otherwise(out, config, state, changes, origin)
         if again: told.append(f'evaluations are others from here on: the starting weights are evaluated again, eval-step-{done}.jsonl keeps the earlier rows')
         if 'max_steps' in changes:
             told.append(f'the learning rate follows the schedule of {config.max_steps} steps from here on, so this '
@@ -347,12 +349,12 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
     return done
 
 # %% ../../nbs/run/03_train.ipynb #8476c941
-def _evaluates_otherwise(out: Path, state: dict, changes: dict, origin: dict) -> bool:
+def _evaluates_otherwise(out: Path, config: TrainConfig, state: dict, changes: dict, origin: dict) -> bool:
     "Can what was measured before this checkpoint not be compared with what comes?"
     was, now = state['origin'], origin
     spelled = {name for name in ('data', 'model') if now[name] and now[name] == was[name]}    # the same under another name
-    unlimited = 'env_max_new_tokens' not in state['config'] and 'max_new_tokens' in state['config'] and state['config']['max_new_tokens'] != 144    # of an early version
-    taken_back = (out/f'eval-step-{state["step"]}.jsonl').exists()      # choices that changed here once, and now have changed back
+    unlimited = 'env_max_new_tokens' not in state['config'] and set(config.token_limits.values()) != {144}    # of an early version
+    taken_back = any(int(p.stem.rpartition('-')[2]) >= state['step'] for p in out.glob('eval-step-*.jsonl'))    # choices that changed after this checkpoint, and may have changed back
     return bool(changes.keys() & set(_EVALUATED) - spelled) or any(was[name] != now[name] for name in ('data', 'model')) or unlimited or taken_back
 
 

@@ -65,7 +65,8 @@ class Sweep:
             self.study = optuna.create_study(
                 study_name=self.out.name, storage=self.storage, direction='maximize', load_if_exists=True)
             _same_space(self)
-            for point in self.points[len(self.trials()):]: self.study.enqueue_trial(point, skip_if_exists=True)   # those that a killed sweep had not queued yet, too
+            queued = [t.system_attrs.get('fixed_params') for t in self.trials()]     # not all, if a sweep was killed
+            for point in [p for p in self.points if p not in queued]: self.study.enqueue_trial(point)
 
     @contextlib.contextmanager
     def alone(self):
