@@ -535,6 +535,8 @@ class EvalConfig(Config):
             for name in ('compare', 'suite', 'prompts', 'engine', 'data', 'split', 'fix_best', 'max_bad_rows', 'batch_size', 'max_new_tokens', 'env_max_new_tokens'):
                 own = getattr(type(self), name)
                 self._require('left out with opponent: a match asks no rows', lambda v: v == own, name)
+        elif self.temperature == 0:
+            self._require('1 with temperature 0 (greedy games are all the same)', lambda v: v <= 1, 'games')
         if self.suite:
             for name, own in dict(data='positions', split='auto').items():
                 self._require(f'left out with suite {self.suite!r}, which has its own rows', lambda v: v == own, name)

@@ -1,6 +1,6 @@
 "What several test files share as fixtures."
 import os
-os.environ.setdefault('OMP_NUM_THREADS', '1')     # several processes test at once: one core each, and no thread that waits by turning
+os.environ.setdefault('OMP_NUM_THREADS', '1')     # several processes test at once: one core each, and threads that wait do not spin
 os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
 import shutil
 import pytest

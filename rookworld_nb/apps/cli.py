@@ -356,9 +356,8 @@ def _played(name, config):
     from rookworld_nb.lm.loader import load_model, pick_device
     from rookworld_nb.apps.play import self_play, summarize_play
     model, tokenizer = load_model(name, pick_device(config.device))
-    how = dict(temperature=config.temperature, top_k=0) if config.temperature else {}
-    number = 1 if config.temperature == 0 else config.games     # greedy games are all the same
-    games = pd.concat([self_play(model, tokenizer, number, max_plies=config.max_plies, seed=config.seed,
+    how = {} if config.temperature is None else dict(temperature=config.temperature, top_k=0)
+    games = pd.concat([self_play(model, tokenizer, config.games, max_plies=config.max_plies, seed=config.seed,
                                  world=world, limits=config.token_limits, **how) for world in ('model', 'rules')])
     table = summarize_play(games, config.seed)
     return table.assign(

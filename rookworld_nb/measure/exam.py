@@ -60,8 +60,9 @@ def _learned_from(
         if 'data' not in (made := found.get('config', found)): continue
         base = made.get('init') or made.get('model')
         known = (found.get('before') or {}).get('data', f'whatever {base} was made of').split(',')
-        before = base and base != name and _learned_from(base) or (known if base or found.get('before') else [])
-        return list(dict.fromkeys((before or []) + made['data'].split(',')))
+        before = _learned_from(base) if base and base != name else []
+        if not before and (base or found.get('before')): before = known      # of a branch, the recipe alone knows
+        return list(dict.fromkeys(before + made['data'].split(',')))
     return []
 
 
