@@ -25,6 +25,14 @@ _INK, _GRID = '#3d4653', '#d5dae1'   # neutral colours; in the page they follow 
 BLUE, ORANGE, GREEN, _PURPLE, _GREY = '#3f7fc1', '#d9822b', '#2f9e77', '#8a6fc9', '#8d99a8'
 DECODING = {'greedy': BLUE, 'sampled': ORANGE, 'tempered': GREEN}
 
+def _margins(width, height, rows, columns, left=0.7, right=0.1, top=0.3, bottom=0.45, across=0.65, down=0.62):
+    "Room for the words around panels, all in inches. (A layout that measures the words draws every figure twice.)"
+    panel_width = (width - left - right - (columns - 1)*across) / columns
+    panel_height = (height - top - bottom - (rows - 1)*down) / rows
+    return dict(left=left/width, right=1 - right/width, bottom=bottom/height, top=1 - top/height,
+                wspace=across/panel_width, hspace=down/panel_height)
+
+
 def empty_panels(
     n: int,              # of panels
     columns: int = 3,    # side by side, at most
@@ -33,9 +41,8 @@ def empty_panels(
     "A figure with empty panels in the look of the house."
     columns = min(n, columns)
     rows = -(-n // columns)
-    fig = Figure(figsize=(9, height*rows), layout='constrained')
-    fig.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
-    axes = fig.subplots(rows, columns, squeeze=False).flatten()
+    fig = Figure(figsize=(9, height*rows))
+    axes = fig.subplots(rows, columns, squeeze=False, gridspec_kw=_margins(9, height*rows, rows, columns)).flatten()
     for ax in axes[n:]: ax.remove()
     for ax in axes[:n]:
         ax.spines[:].set_visible(False)
@@ -43,6 +50,8 @@ def empty_panels(
         ax.set_axisbelow(True)
         ax.tick_params(colors=_INK, labelsize=8, length=0)
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        ax.ticklabel_format(axis='y', scilimits=(-3, 5))
+        ax.yaxis.set_offset_position('right')   # the title is on the left
         ax.yaxis.get_offset_text().set(size=8, color=_INK)
     return fig, axes[:n]
 
