@@ -438,7 +438,7 @@ class PretrainRows:
     from_positions: Share = 0.35      # A: share of the rows that start from labelled positions of data, 0 to 1
     rare_moves: bool = False          # A: moves that random games seldom have are asked more often
     new_clocks: Share = 0.0           # A: share of the rows that get other clocks, 0 to 1
-    specials: bool = True             # A: three rows in ten are a mate, a draw, illegal, a promotion, en passant, castling or a first move
+    specials: bool = True             # A: one row in four is illegal, a mate, a draw, a promotion, en passant, castling, an opening or a first move
     flip: Share = 0.5                 # P: share of the rows with the colours swapped, 0 to 1
 
 
@@ -458,7 +458,7 @@ class PretrainUpdates:
     "The course of learning_rate, and what limits a step."
     vector_learning_rate: Positive = 3e-3 # muon: of AdamW, for embeddings and vectors
     move_learning_rate: NotNegative = 0.0 # muon: of AdamW, for what moves share: the square left, the square reached, the promotion; 0 shares nothing
-    weight_decay: NotNegative = 0.02  # of matrices, a share of the learning rate
+    weight_decay: NotNegative = 0.02  # muon: of matrices, a share of the learning rate; adamw: of all weights
     warmup_steps: Whole = 100         # steps of linear warm-up
     decay_steps: Whole = 0            # the last steps, in which the learning rate falls linearly to 0
     grad_clip: Positive = 1.0         # largest norm of the gradient
@@ -538,7 +538,7 @@ class EvalConfig(Config):
         elif self.temperature == 0:
             self._require('1 with temperature 0 (greedy games are all the same)', lambda v: v <= 1, 'games')
         if self.suite:
-            for name, own in dict(data='positions', split='auto').items():
+            for name, own in dict(data='positions', split='auto', fix_best='auto', max_bad_rows=0.05).items():
                 self._require(f'left out with suite {self.suite!r}, which has its own rows', lambda v: v == own, name)
 
 # %% ../nbs/00_config.ipynb #913862dc

@@ -137,6 +137,19 @@ def test_killed_in_the_middle_of_a_search(examples, stockfish):
 
 
 @needs_stockfish
+def test_a_worker_that_died_between_two_questions(examples):
+    "The engine is lost, however often it is asked, and a scorer goes on without it."
+    with EnginePool(workers=1) as pool:
+        pool.analyse([examples[0].fen])
+        pid, = pool._workers._processes
+        os.kill(pid, signal.SIGKILL)
+        pool._workers._processes[pid].join()
+        for _ in range(2):
+            with pytest.raises(EngineLost): pool.analyse([examples[1].fen])
+        assert pool.lost
+
+
+@needs_stockfish
 def test_no_engine_stays_behind(examples, stockfish):
     "Neither after close, nor when the pool is left by an exception, nor with an engine that is stopped."
     path, hit = stockfish

@@ -82,7 +82,7 @@ def _best_lines(engine, fen, uci, nodes, multipv):
     with engine.analysis(board, chess.engine.Limit(nodes=nodes), multipv=multipv, game=object(),
                          root_moves=only) as analysis:
         for info in analysis:
-            if uci and ('lowerbound' in info or 'upperbound' in info): continue
+            if wanted == 1 and ('lowerbound' in info or 'upperbound' in info): continue
             if 'pv' in info and 'score' in info:
                 lines.setdefault(info['depth'], {})[info['pv'][0].uci()] = score_to_pawns(info['score'].relative)
     # the deepest iteration that finished: within it all lines are comparable
@@ -225,10 +225,10 @@ def _started(workers, exe, timeout):
 
 def _answers(workers, cache, questions, nodes, multipv):
     "The answer to every question: from the cache, else from the workers. Raises EngineLost after ending the workers."
-    found = {q: cache.get(q, multipv) for q in questions}
-    asked, fresh = {q: workers.submit(_answer, *questions[q], nodes, multipv)
-                    for q in questions if found[q] is None}, {}
+    found, fresh = {q: cache.get(q, multipv) for q in questions}, {}
+    asked = dict.fromkeys(q for q in questions if found[q] is None)
     try:
+        for q in asked: asked[q] = workers.submit(_answer, *questions[q], nodes, multipv)   # fails where a worker died since the last question
         for q, answer in asked.items(): fresh[q] = answer.result()
     except (EngineLost, BrokenProcessPool) as error: raise EngineLost(str(error)) from None
     finally:
@@ -311,7 +311,7 @@ class _Game:
         self.rng, self.board = rng, chess.Board()
         self.spread, self.slips, self.en_passant = rng.choice(_SPREADS), rng.choice(_SLIPS), rng.choice(['legal', 'fen'])
         for _ in range(rng.randint(0, 6)):
-            moves = list(self.board.legal_moves)
+            if not (moves := list(self.board.legal_moves)): break     # mated already
             self.board.push(rng.choices(moves, [move_weight(self.board, m) for m in moves])[0])
 
     @property

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from ..config import DataConfig
 from ..files import file_sha256, only_holder, write_at_once
 from .tasks import OUTCOMES
-from .positions import Position, choose_move, generate_positions, move_weight, split_of
+from .positions import Position, check_split, choose_move, generate_positions, move_weight, split_of
 from .engine import EnginePool, analyse_positions, engine_version, require_engine, played_positions
 from .dataset import Example, env_example
 
@@ -48,11 +48,12 @@ def _phase(board):
 def generate_transitions(
     n: int,             # how many examples
     seed: int = 0,      # same seed, same examples; a smaller n is a prefix
-    split: str = 'train', # only positions of this split, see `split_of`
+    split: str|None = 'train', # only positions of this split, see `split_of`; None for both
     ordinary: float = 0.3, # share of the ordinary moves that are kept, 0 to 1
     counts: Counter|None = None, # see `choose_move`
 ) -> Iterator[Example]: # task A; whole random games, so prompts of one game share their history
     "An endless stream of A rows from random games that start at move 1, with rare outcomes made more frequent."
+    check_split(split)
     rng, made = random.Random(seed), 0
     while made < n:
         board, captures, weighted = chess.Board(), rng.choice([1, 2, 6, 20]), rng.random() < 0.5
@@ -62,7 +63,7 @@ def generate_transitions(
             uci = choose_move(board, rng, counts=counts)
             if board.ply() > 60 and rng.random() < 0.01:
                 board.halfmove_clock = rng.randint(140, 149)   # close to the 75-move rule
-            if split_of(fen := board.fen()) == split and (rng.random() < ordinary or not _is_ordinary(board, uci)):
+            if split in (None, split_of(fen := board.fen())) and (rng.random() < ordinary or not _is_ordinary(board, uci)):
                 made += 1
                 yield env_example(fen, uci, history, _phase(board))
             move = chess.Move.from_uci(uci)
@@ -278,7 +279,7 @@ def special_rows(
 ) -> Iterator[Example]:    # task A, distinct prompts
     "A rows of one kind, answered by the rules. Raises ValueError when there are fewer than n."
     if kind not in KINDS: raise ValueError(f'kind must be one of {", ".join(KINDS)}, not {kind!r}')
-    if split not in (None, 'train', 'eval'): raise ValueError(f"split must be 'train', 'eval' or None, not {split!r}")
+    check_split(split)
     def too_few(there):
         return ValueError(f'there are {there} rows of kind {kind!r}' + f' in split {split!r}' * bool(split)
                           + f', not {n}')
@@ -366,7 +367,7 @@ def _drawn(config, todo):
 
 def _mating(config, todo):
     "Labelled positions in which a move mates: those of the special kind."
-    found = _in_turn(_distinct('mates', config.seed, None), KINDS['mates'].classes)
+    found = islice(_in_turn(_distinct('mates', config.seed, None), KINDS['mates'].classes), config.positions)   # they have no end
     return _analysed((Position(fen, history, phase) for fen, _, history, phase in found), config, todo)
 
 
@@ -415,13 +416,26 @@ def _fill(directory, manifest, shards, config):
         bar.update(config.positions - bar.n)   # what was there already
 
 # %% ../../nbs/chess/07_synthetic.ipynb #81f2cb7e
-def _join(directory, manifest, out):
-    "All shards in one file; the recipe is in the metadata of its schema."
+def _recipe(manifest):
+    "What determines the rows, as the metadata of one file tells it."
     names = (('nodes', 'multipv') * (manifest['kind'] in _LABELLED) + ('seed', 'positions')
              + ('kind',) * (manifest['kind'] != 'positions') + ('shard_size',) * (manifest['kind'] == 'games'))
+    return {n: manifest[n] for n in names}
+
+
+def _join(directory, manifest, out):
+    "All shards in one file; the recipe is in the metadata of its schema."
     table = pa.concat_tables(pq.read_table(directory/f['name']) for f in manifest['files']).combine_chunks()
-    _write_table(table.replace_schema_metadata({'rookworld': json.dumps({n: manifest[n] for n in names})}), out)
+    _write_table(table.replace_schema_metadata({'rookworld': json.dumps(_recipe(manifest))}), out)
     shutil.rmtree(directory)
+
+
+def _is_made(out, recipe):
+    "Are these the rows that are asked for? ValueError when they are others, which nobody wants to lose."
+    try: found = json.loads(pq.read_schema(out).metadata[b'rookworld'])
+    except (pa.ArrowInvalid, KeyError, TypeError, ValueError): found = None
+    if found == recipe: return True
+    raise ValueError(f'{out} is there already, with {"other rows: " + json.dumps(found) if found else "something else in it"}; remove it or choose another output')
 
 # %% ../../nbs/chess/07_synthetic.ipynb #97fe7ddf
 def make_rows(
@@ -434,6 +448,7 @@ def make_rows(
         raise IsADirectoryError(f'{out} is a directory: name a file, or a directory without .parquet')
     directory = out.with_name(out.name + '.parts') if single else out
     shards, choices = _shards(config), _choices(config)
+    if single and out.is_file() and _is_made(out, _recipe(choices | dict(positions=config.positions))): return out
     if config.kind not in _LABELLED:
         special_rows(config.kind, config.positions, config.seed)   # refuses a number that cannot be had
     directory.mkdir(parents=True, exist_ok=True)

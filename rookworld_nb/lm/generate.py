@@ -292,6 +292,7 @@ def generate(
     places: list|None = None,      # place of each prompt in the batch that these are a part of, where it gets the same draws; None: 0, 1, 2, …
 ) -> Rollouts:                     # P·G completions, prompt-major, without gradients
     "Sample completions until their end tokens, with the log-probability of each token under the distribution it was drawn from."
+    if isinstance(prompts, str): raise ValueError(f'prompts must be a list of texts, not the text {prompts[:40]!r}')
     if group_size < 1: raise ValueError(f'group_size must be at least 1, not {group_size}')
     if max_new_tokens < 1: raise ValueError(f'max_new_tokens must be at least 1, not {max_new_tokens}')
     device, n_positions = model.wte.weight.device, model.config.n_positions

@@ -257,7 +257,7 @@ def _find(name, revision=None, token=None):
     "The directory or file that a model's name means."
     path, hub = Path(name).expanduser(), _HUB_ID.fullmatch(str(name))
     embedded = Path(str(importlib.resources.files('rookworld_nb')/'assets'/'nano'))
-    local = embedded if str(name) == 'nano' else path if path.exists() else None
+    local = embedded if name == 'nano' else path if path.exists() else None
     if local and revision: raise ValueError(f'{name} is not on the hub and has no revision {revision!r}')
     if local: return local
     if hub and path.parent.is_dir():

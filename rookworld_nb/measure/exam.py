@@ -69,13 +69,14 @@ def _learned_from(
 def _seen_note(
     rows: list[Example], # any
     name: str,           # of the model
+    shipped: bool = False, # are all of them rows of 'positions'?
 ) -> str:                # one line
     "How many of the rows the model may have seen in training."
     seen, data = sum(not held_out(e.fen) for e in rows), _learned_from(name)
     if not data: return f'{name}: no recipe lies beside it, nothing is known about what it has seen'
     said = f'{name} learned from {", ".join(data)}: '
     if not seen: return said + f'it has seen none of the {len(rows)} positions, all are held out'
-    return said + (f'it has seen {seen} of the {len(rows)} positions' if 'positions' in data else
+    return said + (f'it has seen {seen} of the {len(rows)} positions' if shipped and 'positions' in data else
                    f'{seen} of the {len(rows)} positions are not held out, which of them it has seen is not known')
 
 # %% ../../nbs/measure/05_exam.ipynb #e5a13796
@@ -283,7 +284,7 @@ def run_evaluation(
     metrics = pd.concat([part.assign(model=name, decoding=how) for name, how, part in parts], ignore_index=True)
     metrics = metrics[['model', 'decoding', *metrics.columns.drop(['model', 'decoding'])]]
     changes = _changes(*judged.values(), config.seed) if config.compare else None
-    title, notes = _title(config, models, rows), [n for n in (*(_seen_note(rows, s) for s in sources.values()), _label_note(rows)) if n]
+    title, notes = _title(config, models, rows), [n for n in (*(_seen_note(rows, s, config.data == 'positions' and not config.suite) for s in sources.values()), _label_note(rows)) if n]
     _print(title, notes, metrics, models, changes)
     first = next(iter(judged[models[0]].values()))
     def page(): return _eval_page(title, notes, metrics, models, changes, _receipts(_worst_answers(first, rows), rows))

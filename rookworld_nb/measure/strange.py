@@ -15,7 +15,7 @@ import chess
 import numpy as np
 import pandas as pd
 from ..chess.board import START_FEN, transition
-from ..chess.positions import Position, position_key, split_of
+from ..chess.positions import Position, check_split, position_key, split_of
 from ..chess.tasks import EnvTask, PolicyTask, parse_completion
 from ..lm.generate import generate
 from .measures import bootstrap
@@ -75,10 +75,10 @@ def strange_positions(
     return fens
 
 # %% ../../nbs/measure/06_strange.ipynb #c7fa2655
-def _asked(model, tokenizer, tasks, most, **how):
-    "Completions, in pieces of 256."
+def _asked(model, tokenizer, tasks, most, seed=0, **how):
+    "Completions, in pieces of 256, each with its own draws."
     return [text for i in range(0, len(tasks), 256)
-            for text in generate(model, tokenizer, [t.prompt(tokenizer.style) for t in tasks[i:i+256]], max_new_tokens=most, **how).completions]
+            for text in generate(model, tokenizer, [t.prompt(tokenizer.style) for t in tasks[i:i+256]], max_new_tokens=most, seed=seed + i, **how).completions]
 
 
 def _read(task, text, strict=False):
@@ -104,7 +104,8 @@ def judge_by_rules(
 # %% ../../nbs/measure/06_strange.ipynb #0c8fc6b5
 def _opening(rng):
     board = chess.Board()
-    for _ in range(rng.randint(0, 8)): board.push(rng.choice(list(board.legal_moves)))
+    for _ in range(rng.randint(0, 8)):
+        if moves := list(board.legal_moves): board.push(rng.choice(moves))    # none where it mates
     return board
 
 
@@ -116,11 +117,12 @@ def visited_positions(
     split: str|None = 'train', # see `split_of`; None takes all
     temperature: float = 0.7, # of the moves
     side_by_side: int = 64,   # games that go on at the same time
-    max_plies: int = 60,      # half-moves of a game after its opening
+    max_plies: int = 60,      # positions of a game, that after its opening included
     max_new_tokens: int = 144, # longest answer
 ) -> Iterator[Position]:      # no position twice
     "Positions of the model's own games."
-    rng, seen, games, draw = random.Random(f'visited {seed}'), set(), [], 0
+    check_split(split)
+    rng, seen, games = random.Random(f'visited {seed}'), set(), []
     while len(seen) < n:
         games += [(board, max_plies) for board in (_opening(rng) for _ in range(side_by_side - len(games))) if not board.is_game_over()]
         tasks, after = [PolicyTask(board.fen()) for board, _ in games], []

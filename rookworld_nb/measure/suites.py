@@ -144,7 +144,7 @@ def read_big_bench(
         try:
             board = _after_game(item['input'])
             found.append(mate_example(board.fen(), board.parse_san(_mating_answers(item)[0]).uci()))
-        except (KeyError, TypeError, IndexError, ValueError) as e:
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as e:
             raise ValueError(f'{path}: example {i} is no game in SAN with a mating move: '
                              f'{type(e).__name__}: {e}') from None
     return found
@@ -178,14 +178,16 @@ def read_lichess_puzzles(
     limit: int|None = None, # at most this many, from the first
 ) -> list[Example]:         # task P: the position after the first move, the second move is best
     "Puzzles of the Lichess database. Raises ValueError naming the first that cannot be read."
-    with open(path, encoding='utf-8', newline='') as f:
-        rows, found = csv.DictReader(f), []
-        missing = [c for c in ('PuzzleId', 'FEN', 'Moves') if c not in (rows.fieldnames or ())]
-        if missing: raise ValueError(f'{path} is no file of Lichess puzzles: it has no column {missing[0]}')
-        for row in islice(rows, limit):
-            try: found.append(_puzzle(row))
-            except (TypeError, AttributeError, ValueError) as e:
-                raise ValueError(f"{path}: puzzle {row['PuzzleId']!r} cannot be read: {e}") from None
+    found = []
+    try:
+        with open(path, encoding='utf-8', newline='') as f: rows = list(islice(read := csv.DictReader(f), limit))
+    except (UnicodeDecodeError, csv.Error) as e: raise ValueError(f'{path} is no file of Lichess puzzles: {e}') from None
+    missing = [c for c in ('PuzzleId', 'FEN', 'Moves') if c not in (read.fieldnames or ())]
+    if missing: raise ValueError(f'{path} is no file of Lichess puzzles: it has no column {missing[0]}')
+    for row in rows:
+        try: found.append(_puzzle(row))
+        except (TypeError, AttributeError, ValueError) as e:
+            raise ValueError(f"{path}: puzzle {row['PuzzleId']!r} cannot be read: {e}") from None
     return found
 
 # %% ../../nbs/measure/03_suites.ipynb #718259b7

@@ -9,6 +9,9 @@ __all__ = ['head_html', 'glossary_html', 'pick_completions', 'completion_card']
 import json
 import math
 import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
 import chess
 import chess.svg
 import numpy as np
@@ -31,23 +34,29 @@ def head_html(
     items = ''.join(f'<div><dt>{escaped(k.replace("_", " "))}</dt><dd>{escaped(c[k])}</dd></div>'
                     for k in _FACTS if k in c)
     prog, kind = ('rookworld_pretrain', 'supervised') if run.supervised else ('rookworld_train', 'GRPO')
-    command = c.get('command') or f'{prog} --config {run.directory.name}/config.json --output_dir NEW'
+    name, there = run.directory.name or run.directory.resolve().name, run.directory
+    if there.is_absolute() or '..' in there.parts: there = Path(name)     # pages are read elsewhere
+    command = c.get('command') or f'{prog} --config {shlex.quote(str(there/"config.json"))} --output_dir NEW'
     whole = table_html(['choice', 'value'],
                        [[f'<code>{escaped(k)}</code>', f'<code>{escaped(json.dumps(v))}</code>'] for k, v in c.items()])
     whole = f'<details><summary>The whole configuration</summary>{whole}</details>' if c else ''
     notes = ''.join(f'<li>{escaped(n)}</li>' for n in run.notes)
     notes = f'<ul class="notes">{notes}</ul>' if notes else ''
-    return (f'<header><p class="kicker">rookworld · {kind} run</p><h1>{escaped(run.directory.name)} '
+    return (f'<header><p class="kicker">rookworld · {kind} run</p><h1>{escaped(name)} '
             f'<span class="chip {"done" if done else "part"}">{state}</span></h1>\n<dl class="facts">{items}</dl>'
             f'<p class="again">Make it again: <code>{escaped(command)}</code></p>\n{whole}{notes}</header>')
 
 # %% ../../nbs/report/03_cards.ipynb #3b17d76f
+_SUPERVISED = [LOGGED['step'], LOGGED['grad_norm'], LOGGED['time_s'], # what a run that learns from labels logs
+    replace(LOGGED['loss'], definition='cross-entropy of the labels, and the other parts of the target, in a batch of one task', unit='nats per token', healthy='falls'),
+    replace(LOGGED['learning_rate'], definition='of the first group of weights in this step', healthy='warm-up, constant, then down to 0 over decay_steps')]
+
 def glossary_html(
     run: Run, # any, also a partial one
 ) -> str:     # HTML
     "Every number with its meaning and its last value, marked where it is not healthy."
     rows, last = [], run.metrics.iloc[-1] if len(run.metrics) else {}
-    for m in LOGGED.values():
+    for m in [*_SUPERVISED, *(m for m in LOGGED.values() if m.source == 'eval')] if run.supervised else LOGGED.values():
         value = last.get(m.name, math.nan) if m.source == 'step' else math.nan
         outside = math.isfinite(value) and not m.low <= value <= m.high
         shown = number(value, whole=m.unit in ('steps', 'prompts', 'rounds', 'tokens'))

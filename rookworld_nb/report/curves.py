@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 from ..page import own_ids
 from ..measure.measures import LOGGED, arrow
 from .run_files import Run
@@ -48,7 +48,7 @@ def empty_panels(
         ax.spines[:].set_visible(False)
         ax.grid(color=_GRID, linewidth=0.7)
         ax.set_axisbelow(True)
-        ax.tick_params(colors=_INK, labelsize=8, length=0)
+        ax.tick_params(which='both', colors=_INK, labelsize=8, length=0)
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         ax.ticklabel_format(axis='y', scilimits=(-3, 5))
         ax.yaxis.set_offset_position('right')   # the title is on the left
@@ -116,15 +116,18 @@ def plot_rewards(
 
 
 def plot_losses(
-    run: Run, # supervised, at least one step
-) -> Figure:  # one panel per task
+    run: Run,     # supervised
+) -> Figure|None: # one panel per task; None before the first step
     "The loss of each task's batches, on a logarithmic scale."
-    parts = {task: rows for task in 'AP' if len(rows := run.metrics[run.metrics.task == task])}
+    parts = {task: rows for task in 'AP' if 'task' in run.metrics and len(rows := run.metrics[run.metrics.task == task])}
+    if not parts: return None
     fig, axes = empty_panels(len(parts), 2, 3)
     for ax, (task, rows) in zip(axes, parts.items()):
         rows = _thin(rows)
         _draw(ax, rows, 'loss', dict(A=_PURPLE, P=GREEN)[task])
         ax.set_yscale('log')
+        ax.yaxis.set_major_formatter(LogFormatter())
+        ax.yaxis.set_minor_formatter(LogFormatter())
         first, last = _ends(rows.loss)
         axes_title(ax, f'{task}: {first:.3g} → {last:.3g}', 'nats per completion token')
         ax.set_xlabel('step', fontsize=8, color=_INK)
@@ -222,7 +225,8 @@ def plot_memory(
     ax.axvline(chosen, color=GREEN, linewidth=1, label='chosen')
     ax.set(xlim=(0, None), ylim=(0, None))
     ax.set_xlabel('completions in a backward pass', fontsize=8, color=_INK)
-    axes_title(ax, f'{chosen:.0f} completions fit', 'GB beyond what was held')
+    fits = (known.peak_gb <= share*(known.peak_gb + known.headroom_gb)).any()
+    axes_title(ax, f'{chosen:.0f} completions fit' if fits else f'Not even {chosen:.0f} completions fit', 'GB beyond what was held')
     _legend(ax, loc='upper left')
     return fig
 

@@ -50,7 +50,7 @@ def _pace(run: Run) -> str:
 def _figures(run: Run, drawn: dict) -> str:
     "The curves; those of the evaluations are drawn again only when there is a new one, because they take the most time."
     if not len(run.metrics): return ''
-    evals = run.evals.step.tolist()
+    evals = str(run.directory), run.evals.to_json()
     if drawn.get('evals') != evals: drawn.update(evals=evals, html=''.join(
         _figure(plot_evals(run, task), f'Task {task} on held-out prompts, with 95 % intervals.') for task in SHOWN))
     others = [_figure(plot_panels(run, next(iter(PANELS)))), _figure(plot_time(run))]

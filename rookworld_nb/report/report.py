@@ -158,7 +158,7 @@ def _post_mortem_html(
     cards = ''.join(completion_card(row, f'board{i}x')
                     for i, (_, row) in enumerate(run.completions.tail(10).iterrows()))
     return document(
-        f'{run.directory.name} · post-mortem',
+        f'{run.directory.resolve().name} · post-mortem',
         f'{head_html(run)}<section><h2>Why it stopped</h2>{_why(run, told)}</section>\n'
         f'<section><h2>The last steps</h2>{_last_rows(run)}</section><section><h2>What the model wrote last</h2>'
         f'{cards or "<p>No completion was written.</p>"}</section>{glossary_html(run)}')
@@ -256,21 +256,28 @@ def _memory(run):
     sizes = as_frame(told['sizes'] if isinstance(told.get('sizes'), list) else [], ['micro_batch_size', 'peak_gb', 'headroom_gb'])
     facts = as_frame([told], ['chosen', 'of', 'free_gb', 'share']).iloc[0]
     if not len(sizes) or facts.isna().any(): return ''
+    fits = sizes.peak_gb <= facts.share*facts.free_gb
     rows = [[number(r.micro_batch_size, whole=True), number(r.peak_gb), number(r.headroom_gb),
-             'chosen' if r.micro_batch_size == facts.chosen else '' if r.peak_gb <= facts.share*facts.free_gb else 'too much']
-            for r in sizes.itertuples()]
+             ', '.join(word for word, true in dict(chosen=r.micro_batch_size == facts.chosen, **{'too much': not fit}).items() if true)]
+            for r, fit in zip(sizes.itertuples(), fits)]
     said = (f'{facts.free_gb:.2f} GB were free before the first step ({escaped(told.get("limit"))}); a backward pass of '
-            f'{facts.chosen:.0f} of {facts.of:.0f} completions, all as long as they may be, takes at most {facts.share:.0%} of it.')
+            f'{facts.chosen:.0f} of {facts.of:.0f} completions, all as long as they may be, takes '
+            f'{"at most" if fits.any() else "more than"} {facts.share:.0%} of it{"" if fits.any() else ", and there is no smaller one"}.')
     return ('<h3>What fits into memory</h3>' + figure_html(plot_memory(sizes, facts.share, facts.chosen), 'memory', said)
             + table_html(['micro_batch_size', 'GB', 'GB left', ''], rows, 'numbers'))
 
 # %% ../../nbs/report/04_report.ipynb #e1e6b611
 def _training(run):
-    averaged = -(-len(run.metrics) // 600)
-    note = f' Each point averages {averaged} steps.' if averaged > 1 else ''
+    def averaged(rows):
+        "Figures thin what they draw to 600 points."
+        every = -(-len(rows) // 600)
+        return f' Each point averages {every} steps.' if every > 1 else ''
+
+    note = averaged(run.metrics)
     if run.supervised:
-        return (figure_html(plot_losses(run), 'losses', 'Batches of one task each.' + note)
-                + figure_html(plot_panels(run, 'The optimizer'), 'panel0'))
+        tasks = [rows for _, rows in run.metrics.groupby('task')] if 'task' in run.metrics else []
+        return (figure_html(plot_losses(run), 'losses', 'Batches of one task each.' + averaged(max(tasks, key=len, default=[])))
+                + figure_html(plot_panels(run, 'The optimizer'), 'panel0', note))
     figures = [figure_html(plot_rewards(run), 'rewards',
                            'Completions sampled for training; '
                            'the thick line is a running mean over a tenth of the run.' + note)]
@@ -288,7 +295,7 @@ def report_html(
     written = '' if run.supervised else ('<section><h2>What the model wrote</h2>'
                                          f'{cards or "<p>No completion was written yet.</p>"}</section>')
     return document(
-        f'{run.directory.name} · rookworld report',
+        f'{run.directory.resolve().name} · rookworld report',
         f'{head_html(run)}{_answer(run)}<section><h2>Held-out metrics over the run</h2>'
         f'{evals or "<p>No evaluation was written yet.</p>"}</section>\n'
         f'<section><h2>Training</h2>{_training(run)}</section>{written}{glossary_html(run)}')
@@ -300,5 +307,6 @@ def write_report(
     "Read a run and write report.html into it, and reward.png when it has rewards."
     run = load_run(run_dir)
     write_at_once(run.directory/'report.html', report_html(run))
-    if not run.supervised: plot_rewards(run).savefig(run.directory/'reward.png', dpi=150, facecolor='white')
+    if not run.supervised:
+        write_at_once(run.directory/'reward.png', lambda f: plot_rewards(run).savefig(f, format='png', dpi=150, facecolor='white'))
     return run.directory/'report.html'

@@ -14,7 +14,7 @@ import math
 import re
 import shutil
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -30,9 +30,9 @@ from ..lm.tokenizer import load_tokenizer
 from ..lm.loader import load_model, pick_device
 from ..grpo.ranks import by_one, everywhere, joined, rank, sum_gradients, together, world
 from ..measure.evaluate import judge_rows, summarize
-from .targets import Batch, completion_loss, RowStream, data_shards, task_of_step
+from .targets import Batch, completion_loss, RowStream, data_shards
 from .checkpoint import (check_origin, config_changes, latest_good_checkpoint,
-                                         load_checkpoint, model_sha256, only_writer, reopen_run, save_checkpoint,
+                                         list_checkpoints, load_checkpoint, model_sha256, only_writer, reopen_run, save_checkpoint,
                                          seed_generators, starting_point, verify_checkpoint)
 from .train import Interrupt, RunLog, open_run
 
@@ -203,7 +203,14 @@ _PRETRAIN_MAY_CHANGE = ('output_dir', 'branch_from', 'device', 'threads', 'worke
 def _origin(config, model, shards):
     "The origin of a run, besides its configuration; files by name and checksum."
     return dict(version=__version__, torch=torch.__version__, model=model_sha256(model),
-                data={'/'.join(Path(s).parts[-2:]): file_sha256(s) for s in shards if Path(s).is_file()})
+                data={name: file_sha256(s) for s, name in _short(shards).items() if Path(s).is_file()})
+
+
+def _short(shards):
+    "The last two parts of each path; all of it where others end alike."
+    short = {s: '/'.join(Path(s).parts[-2:]) for s in shards}
+    times = Counter(short.values())
+    return {s: name if times[name] == 1 else s for s, name in short.items()}
 
 
 def _written(out, name):
@@ -216,29 +223,40 @@ _COUNTS = 'steps', 'policy_rows', 'env_rows', 'seconds'
 def _before(out, config): # the counts, and data; None when nothing is known
     "The training behind the starting weights: from the recipe of this run, else from the one beside `branch_from` or `init`."
     if 'before' in (own := read_json(out/'pretrain.json', dict, [])): return own['before']
-    start = Path(config.branch_from or config.init or '')
+    if not (config.branch_from or config.init): return None
+    start, upto = Path(config.branch_from or config.init).absolute(), math.inf
     if config.init == 'nano': start = Path(str(importlib.resources.files('rookworld_nb')))/'assets'/'nano'
-    if start.name.startswith('step-'): start = start.parents[1]
+    if start.name.startswith('step-'): start, upto = start.parents[1], int(start.name.removeprefix('step-'))
     found = read_json(start/'pretrain.json', dict, [])
     behind = found.get('before')
-    if config.branch_from or not found.get('steps'): return behind   # a branch counts the rows of its source among its own
+    if config.branch_from or not found: return behind   # a branch counts the rows of its source among its own
+    if (start/'metrics.jsonl').exists(): found |= _counts(start, min(upto, _last_step(start)))
+    if not found['steps']: return behind
     data = [d for part in (behind, found['config']) if part for d in part['data'].split(',')]
     return {k: found[k] + (behind or {}).get(k, 0) for k in _COUNTS} | dict(data=','.join(dict.fromkeys(data)))
 
 
+def _last_step(run):
+    "Of its newest checkpoint, which is what `load_model` opens."
+    return max((int(p.name.removeprefix('step-')) for p in list_checkpoints(run)), default=math.inf)
+
+
+def _counts(run, upto):
+    "What was read up to a step, however the choices changed on the way."
+    rows = [r for r in _written(run, 'metrics') if r['step'] <= upto]
+    return dict(steps=len(rows), seconds=round(sum(r['time_s'] for r in rows)),
+                **{f'{name}_rows': sum(r['rows'] for r in rows if r['task'] == task) for name, task in dict(policy='P', env='A').items()})
+
+
 def _write_recipe(out, config, model, origin, done):
-    env_rows = sum(task_of_step(s, config.env_ratio)[0] == 'A' for s in range(done)) * config.batch_size
     metrics = [{k: v for k, v in r.items() if k not in ('step', 'decoding')} for r in _written(out, 'eval') if r['step'] == done]
-    recipe = dict(config=asdict(config), parameters=sum(p.numel() for p in model.parameters()), steps=done,
-                  policy_rows=done*config.batch_size - env_rows, env_rows=env_rows, files=len(origin['data']),
-                  data_sha256=hashlib.sha256(json.dumps(origin['data'], sort_keys=True).encode()).hexdigest(),
-                  seconds=round(sum(r['time_s'] for r in _written(out, 'metrics'))), before=_before(out, config), metrics=metrics)
+    recipe = dict(config=asdict(config), parameters=sum(p.numel() for p in model.parameters()), **_counts(out, done), files=len(origin['data']),
+                  data_sha256=hashlib.sha256(json.dumps(origin['data'], sort_keys=True).encode()).hexdigest(), before=_before(out, config), metrics=metrics)
     write_at_once(out/'pretrain.json', json.dumps(recipe, indent=1) + '\n')
 
 
 def _measure(config, model, tokenizer, log, step, held_out):
     "Greedy answers to held-out prompts; rows of eval.jsonl."
-    if not held_out: return
     found = summarize(judge_rows(model.eval(), tokenizer, held_out)).to_dict('records')
     model.train()
     log.append('eval', [dict(step=step, decoding='greedy', **r) for r in found])
@@ -246,12 +264,13 @@ def _measure(config, model, tokenizer, log, step, held_out):
 
 def _held_out(config, shards):
     "Prompts of both tasks from the first file, from positions of the eval split."
-    return load_rows(shards[0], 0.5, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows)[:]
+    if found := load_rows(shards[0], 0.5, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows)[:]: return found
+    raise ValueError(f'{shards[0]} has no evaluation rows: 5 % of positions belong to the evaluation split; give more rows, or another file first')
 
 # %% ../../nbs/run/05_pretrain.ipynb #45b1766a
 def _branch(out, source):
     "Copy a checkpoint, and the rows its run had written by then, into a new run directory."
-    source = Path(source)
+    source = Path(source).absolute()
     path = source if source.name.startswith('step-') else latest_good_checkpoint(source, set_aside=False)[0]
     if path is None or not path.is_dir(): raise FileNotFoundError(f'branch_from: there is no checkpoint in {source}')
     verify_checkpoint(path)
@@ -281,7 +300,7 @@ def _take_up(out, config, model, optimizer, origin, allow_config_change):
         done, was, now = state['step'], state['config'], asdict(config)
         if done > config.max_steps:
             raise ValueError(f'{out} has done {done} steps, more than max_steps {config.max_steps}')
-        told += check_origin(out, state['origin'], origin, allow_config_change or bool(config.branch_from))
+        told += check_origin(out, state['origin'], origin, allow_config_change or bool(config.branch_from) and was.get('branch_from') != config.branch_from)
         if changes := config_changes(was, now): told.append(f'changed since: {", ".join(changes.values())}')
         begun = done - (was['max_steps'] - was['decay_steps'])
         if begun > 0 and changes.keys() & {'max_steps', 'decay_steps'}:

@@ -12,10 +12,12 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import signal
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import cycle, islice
@@ -27,7 +29,7 @@ from torch import Tensor
 from ..config import PretrainConfig
 from ..chess.tasks import PolicyAnswer, PolicyTask
 from ..chess.engine import win_probability
-from ..chess.dataset import Example, COLUMNS, env_example, load_rows
+from ..chess.dataset import Example, COLUMNS, SUFFIXES, env_example, load_rows
 from ..chess.positions import choose_move, split_of
 from ..chess.synthetic import generate_transitions, move_counts, special_rows
 from ..lm.tokenizer import load_tokenizer
@@ -248,10 +250,12 @@ def data_shards(
 ) -> list[str]: # files, or a hub id; in order
     "The pieces that rows are read from."
     found = []
-    for name in map(str.strip, data.split(',')):
+    for name in filter(None, map(str.strip, data.split(','))):
         path = Path(_asset('positions.parquet')) if name == 'positions' else Path(name)
         if path.is_dir() and not (files := sorted(path.glob('*.parquet'))): raise ValueError(f'{path} has no .parquet file')
+        if not path.exists() and (path.suffix in SUFFIXES or not re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', name)): raise ValueError(f'no data at {name!r}')
         found += map(str, files) if path.is_dir() else [str(path) if path.exists() else name]
+    if not found: raise ValueError(f'data names nothing: {data!r}')
     return found
 
 
@@ -301,8 +305,15 @@ def _env_block(
 # %% ../../nbs/run/04_targets.ipynb #605505e6
 _SHARDS = 4  # files in a block of P rows
 
+def _state(shard):
+    "Another one when the file has been written again; None of a hub id."
+    try: file = os.stat(shard)
+    except OSError: return None
+    return file.st_mtime_ns, file.st_size
+
+
 @lru_cache(maxsize=_SHARDS)
-def _policy_rows(shard, seed, fix_best, max_bad_rows):
+def _policy_rows(shard, seed, fix_best, max_bad_rows, state):
     return load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows).of_kind('P')
 
 
@@ -325,7 +336,7 @@ def _policy_block(
     passes, at = divmod(number, len(groups))
     order = _evenly(shards, random.Random(f'{config.seed} P {passes}'))
     for group in groups[at:] + groups[:at]:      # the next files where these hold A rows only
-        found = [(_policy_rows(s, config.seed, config.fix_best, config.max_bad_rows), _is_labelled(s)) for s in (order[i] for i in group)]
+        found = [(_policy_rows(s, config.seed, config.fix_best, config.max_bad_rows, _state(s)), _is_labelled(s)) for s in (order[i] for i in group)]
         if rows := [(part, i, labelled) for part, labelled in found for i in range(len(part))]: break
     else: raise ValueError(f'{config.data} has no training rows of task P')
     rng = random.Random(f'{config.seed} P {number}')
@@ -383,7 +394,11 @@ class RowStream:
         return self.blocks[kind, number]
 
     def _made(self, kind, number):
-        return self.blocks[kind, number].result() if self.pool else _make_block(kind, number, *self.rest)
+        if not self.pool: return _make_block(kind, number, *self.rest)
+        try: return self.blocks[kind, number].result()
+        except BrokenProcessPool:
+            raise RuntimeError("the process that makes rows has ended. In a script, call pretrain below `if __name__ == '__main__':`, "
+                               'because the process reads the script again; or choose workers=0') from None
 
     def batch(self,
         step: int,           # from 0
