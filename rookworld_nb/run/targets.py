@@ -350,6 +350,9 @@ def _prepared(example, labelled, config, rng):
     return _reordered(example, rng) if labelled and config.shuffled and rng.random() < config.shuffled else example
 
 # %% ../../nbs/run/04_targets.ipynb #15f5e006
+_ENDED = ("the process that makes rows has ended; in a script, call pretrain below `if __name__ == '__main__':`, "
+          'because that process reads the script again, or choose workers=0')
+
 def _make_block(
     kind: str,              # 'P' or 'A'
     number: int,            # which block of that task
@@ -396,9 +399,7 @@ class RowStream:
     def _made(self, kind, number):
         if not self.pool: return _make_block(kind, number, *self.rest)
         try: return self.blocks[kind, number].result()
-        except BrokenProcessPool:
-            raise RuntimeError("the process that makes rows has ended. In a script, call pretrain below `if __name__ == '__main__':`, "
-                               'because the process reads the script again; or choose workers=0') from None
+        except BrokenProcessPool: raise RuntimeError(_ENDED) from None
 
     def batch(self,
         step: int,           # from 0
