@@ -6,6 +6,11 @@ import shutil
 import pytest
 
 
+def pytest_configure(config):
+    "Files go to the processes in their order. By the number of their tests, the long ones with few tests would come last, one process idle."
+    if hasattr(config.option, 'loadscopereorder'): config.option.loadscopereorder = False
+
+
 @pytest.fixture(scope='module')
 def browser():
     "A headless Chromium."

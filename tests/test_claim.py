@@ -288,7 +288,7 @@ def test_the_verdict(claim, tmp_path, monkeypatch):
     monkeypatch.setattr(claim_plan, 'chosen', lambda *how: ['S1', 'S2', 'R1'])
     monkeypatch.setattr(claim_plan, 'best_rate', lambda *how: 0.1)
     paired = claim_plan.paired
-    monkeypatch.setattr(claim_plan, 'paired', partial(paired, resamples=1000))
+    monkeypatch.setattr(claim_plan, 'paired', partial(paired, resamples=500))
     rng, n, seeds = np.random.default_rng(0), 400, [10, 11, 12, 13, 14]
     easy = rng.random(n)
     sets = [('P', ('legal_best', 'coherence', 'best_move', 'top5_overlap', 'regret')), ('chain', ('right',)), ('A-random-games', ('exact',)), ('A-illegal', ('recall_illegal',)), ('A-mates', ('recall_mate',))]

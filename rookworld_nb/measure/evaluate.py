@@ -232,7 +232,7 @@ def evaluate(
     model,                    # a `GPT`
     tokenizer,                # see `load_tokenizer`
     rows=None,                # Examples, row texts, or anything `load_rows` reads; None takes those of the suite
-    suite: str|None = None,   # a name in `suites.SUITES`; with rows, 'quick' takes the first 500 of them and 'full' all
+    suite: str|None = None,   # a name in `suites.SUITES`, answered once (rookworld_eval answers 'full' twice); with rows, 'quick' takes the first 500 of them and 'full' all
     temperature: float = 0.0, # 0 is greedy
     seed: int = 0,            # of sampling and bootstrap
     batch_size: int = 256,    # prompts answered at once
