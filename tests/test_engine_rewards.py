@@ -147,6 +147,13 @@ def test_a_worker_that_died_between_two_questions(examples):
         for _ in range(2):
             with pytest.raises(EngineLost): pool.analyse([examples[1].fen])
         assert pool.lost
+    pool = EnginePool(workers=1)
+    pool.analyse([examples[0].fen])
+    pid, = pool._workers._processes
+    os.kill(pid, signal.SIGKILL)
+    pool._workers._processes[pid].join()
+    with Scorer('engine', pool=pool) as scorer, pytest.warns(UserWarning, match='labels of the rows'):
+        assert scorer.score([examples[1]], [examples[1].completion()])[0].total == 1
 
 
 @needs_stockfish

@@ -31,7 +31,7 @@ NEEDS |= {'early': dict(ema_warmup_steps=0), 'rising': dict(kl_coef=0.1, kl_cont
           'falling': dict(kl_coef=0.1, kl_controller='threshold', kl_target=50.0), 'warming': dict(kl_coef=0.1, kl_warmup_steps=2), 'refreshed': dict(kl_coef=0.1, reference_refresh_steps=1),
           'entropy': dict(entropy_coef=0.01)}
 WORDS = {'kl_estimator': 'kl', 'kl_type': 'kl', 'kl_in': 'kl', 'kl_controller': 'steered', 'gae': 'value', 'value_detach': 'value', 'entropy_over': 'entropy', 'normalize_rewards': 'early', 'difficulty_filter': 'again'}
-SILENT = {'mask_truncated', 'dynamic_sampling', 'fix_best', 'compile'}  # compile draws the same samples (tests/test_device); nothing is truncated in three small steps, refills are by chance, and these labels have no defect: tested in grpo/05_step, grpo/04_experience, chess/06_dataset
+SILENT = {'mask_truncated', 'dynamic_sampling', 'fix_best', 'compile'}  # compile draws the same samples (tests/test_device); nothing is truncated in one small step, refills are by chance, and these labels have no defect: tested in grpo/05_step, grpo/04_experience, chess/06_dataset
 SAME = {('advantage_scale', 'group'), ('micro_batch_size', 'auto'), ('kl_estimator', 'full'), ('reward_source', 'row')}  # what auto means by default; of such a small step the whole batch fits
 
 def worded():

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLUMNS', 'SUFFIXES', 'Example', 'policy_example', 'env_example', 'parse_row', 'audit_labels', 'Rows',
-           'read_positions', 'load_rows']
+           'read_positions', 'shard_files', 'load_rows']
 
 # %% ../../nbs/chess/06_dataset.ipynb #f56c4836
 import hashlib
@@ -207,11 +207,11 @@ class _BadRows:
 
     def add(self, row, error):
         "Count the last row as a bad one."
+        where = '' if isinstance(row, dict) and 'fen' in row else f'row {self.total}: '    # labelled positions: what is left of the file is counted, which says nothing about places in it
         reason, row = _reason(error), f'{str(row)[:80]!r}'
         if len(self.reasons) >= _MAX_REASONS and reason not in self.reasons: reason = 'other reasons'
         self.reasons.setdefault(reason, [0, row])[0] += 1
         self.count += 1
-        where = '' if row.startswith('"{') else f'row {self.total}: '    # labelled positions: what is left of the file is counted, which says nothing about places in it
         if len(self.first) < _SHOWN: self.first.append(f'{where}{row}: {reason}')
 
     def stop(self, share):
@@ -441,18 +441,20 @@ def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows):
                     stop_early=True)
 
 # %% ../../nbs/chess/06_dataset.ipynb #e836c01c
-def _shards(folder):
-    "The parquet files of a directory in the order of their names, or those of its manifest, each checked before it is read."
+def shard_files(
+    folder: Path,    # a directory of rows
+) -> Iterable[Path]: # each checked, where there is a manifest.json, before it is read
+    "The parquet files of a directory in the order of their names, or those of its manifest. Raises ValueError when there are none, and for a file that has changed; warns of a set that is not finished."
     if not (manifest := folder/'manifest.json').exists():
         if not (files := sorted(folder.glob('*.parquet'))): raise ValueError(f'{folder} has no .parquet file')
         return files
     try:
         told = json.loads(manifest.read_text('utf-8'))
-        listed, rows = [(folder/f['name'], f['sha256']) for f in told['files']], sum(f.get('rows', 0) for f in told['files'])
+        listed, rows = [(folder/f['name'], f['sha256']) for f in told['files']], sum(f.get('rows') or 0 for f in told['files'])
     except (KeyError, TypeError):
         raise ValueError(f'{manifest} does not list its files, each with name and sha256') from None
-    if rows < told.get('positions', 0):
-        warnings.warn(f"{folder} is not finished: {rows} of {told['positions']} rows are there; the command that makes them goes on", stacklevel=3)
+    if isinstance(wanted := told.get('positions'), int) and rows < wanted:
+        warnings.warn(f'{folder} is not finished: {rows} of {wanted} rows are there; the command that makes them goes on', stacklevel=2)
     return (_untouched(*file) for file in listed)
 
 
@@ -478,7 +480,7 @@ def _file_blocks(path, split):
     try:
         if path.is_dir() or path.suffix == '.parquet':
             seen = set()
-            for f in _shards(path) if path.is_dir() else [path]: yield from _parquet_blocks(f, split, seen)
+            for f in shard_files(path) if path.is_dir() else [path]: yield from _parquet_blocks(f, split, seen)
         elif path.suffix == '.json': yield from _blocks(_json_items(path))
         else:
             with open(path, encoding='utf-8') as lines:

@@ -430,6 +430,15 @@ def _join(directory, manifest, out):
     shutil.rmtree(directory)
 
 
+def _remove(directory):
+    "Unless another process works there."
+    held = os.open(directory, os.O_RDONLY)
+    try:
+        only_holder(held, directory)
+        shutil.rmtree(directory)
+    finally: os.close(held)
+
+
 def _is_made(out, recipe):
     "Are these the rows that are asked for? ValueError when they are others, which nobody wants to lose."
     try: found = json.loads(pq.read_schema(out).metadata[b'rookworld'])
@@ -448,7 +457,9 @@ def make_rows(
         raise IsADirectoryError(f'{out} is a directory: name a file, or a directory without .parquet')
     directory = out.with_name(out.name + '.parts') if single else out
     shards, choices = _shards(config), _choices(config)
-    if single and out.is_file() and _is_made(out, _recipe(choices | dict(positions=config.positions))): return out
+    if single and out.is_file() and _is_made(out, _recipe(choices | dict(positions=config.positions))):
+        if directory.is_dir(): _remove(directory)      # an interruption has left it
+        return out
     if config.kind not in _LABELLED:
         special_rows(config.kind, config.positions, config.seed)   # refuses a number that cannot be had
     directory.mkdir(parents=True, exist_ok=True)

@@ -62,6 +62,7 @@ def _learned_from(
         known = (found.get('before') or {}).get('data', f'whatever {base} was made of').split(',')
         before = _learned_from(base) if base and base != name else []
         if not before and (base or found.get('before')): before = known      # of a branch, the recipe alone knows
+        elif found.get('before') and made.get('branch_from'): before = before + known
         return list(dict.fromkeys(before + made['data'].split(',')))
     return []
 

@@ -180,9 +180,9 @@ def read_lichess_puzzles(
     "Puzzles of the Lichess database. Raises ValueError naming the first that cannot be read."
     found = []
     try:
-        with open(path, encoding='utf-8', newline='') as f: rows = list(islice(read := csv.DictReader(f), limit))
+        with open(path, encoding='utf-8', newline='') as f: names, rows = (read := csv.DictReader(f)).fieldnames or (), list(islice(read, limit))
     except (UnicodeDecodeError, csv.Error) as e: raise ValueError(f'{path} is no file of Lichess puzzles: {e}') from None
-    missing = [c for c in ('PuzzleId', 'FEN', 'Moves') if c not in (read.fieldnames or ())]
+    missing = [c for c in ('PuzzleId', 'FEN', 'Moves') if c not in names]
     if missing: raise ValueError(f'{path} is no file of Lichess puzzles: it has no column {missing[0]}')
     for row in rows:
         try: found.append(_puzzle(row))

@@ -34,15 +34,15 @@ def head_html(
     items = ''.join(f'<div><dt>{escaped(k.replace("_", " "))}</dt><dd>{escaped(c[k])}</dd></div>'
                     for k in _FACTS if k in c)
     prog, kind = ('rookworld_pretrain', 'supervised') if run.supervised else ('rookworld_train', 'GRPO')
-    name, there = run.directory.name or run.directory.resolve().name, run.directory
-    if there.is_absolute() or '..' in there.parts: there = Path(name)     # pages are read elsewhere
+    there = run.directory
+    if there.is_absolute() or '..' in there.parts: there = Path(run.name)     # pages are read elsewhere
     command = c.get('command') or f'{prog} --config {shlex.quote(str(there/"config.json"))} --output_dir NEW'
     whole = table_html(['choice', 'value'],
                        [[f'<code>{escaped(k)}</code>', f'<code>{escaped(json.dumps(v))}</code>'] for k, v in c.items()])
     whole = f'<details><summary>The whole configuration</summary>{whole}</details>' if c else ''
     notes = ''.join(f'<li>{escaped(n)}</li>' for n in run.notes)
     notes = f'<ul class="notes">{notes}</ul>' if notes else ''
-    return (f'<header><p class="kicker">rookworld · {kind} run</p><h1>{escaped(name)} '
+    return (f'<header><p class="kicker">rookworld · {kind} run</p><h1>{escaped(run.name)} '
             f'<span class="chip {"done" if done else "part"}">{state}</span></h1>\n<dl class="facts">{items}</dl>'
             f'<p class="again">Make it again: <code>{escaped(command)}</code></p>\n{whole}{notes}</header>')
 

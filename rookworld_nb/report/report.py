@@ -158,7 +158,7 @@ def _post_mortem_html(
     cards = ''.join(completion_card(row, f'board{i}x')
                     for i, (_, row) in enumerate(run.completions.tail(10).iterrows()))
     return document(
-        f'{run.directory.resolve().name} · post-mortem',
+        f'{run.name} · post-mortem',
         f'{head_html(run)}<section><h2>Why it stopped</h2>{_why(run, told)}</section>\n'
         f'<section><h2>The last steps</h2>{_last_rows(run)}</section><section><h2>What the model wrote last</h2>'
         f'{cards or "<p>No completion was written.</p>"}</section>{glossary_html(run)}')
@@ -295,7 +295,7 @@ def report_html(
     written = '' if run.supervised else ('<section><h2>What the model wrote</h2>'
                                          f'{cards or "<p>No completion was written yet.</p>"}</section>')
     return document(
-        f'{run.directory.resolve().name} · rookworld report',
+        f'{run.name} · rookworld report',
         f'{head_html(run)}{_answer(run)}<section><h2>Held-out metrics over the run</h2>'
         f'{evals or "<p>No evaluation was written yet.</p>"}</section>\n'
         f'<section><h2>Training</h2>{_training(run)}</section>{written}{glossary_html(run)}')

@@ -27,6 +27,11 @@ class Run:
     notes: tuple[str, ...]    # what is missing or could not be read
 
     @property
+    def name(self) -> str:
+        "Of the directory, also where that is given as a dot."
+        return self.directory.name or self.directory.resolve().name
+
+    @property
     def steps(self) -> int: # 0 when no step was logged
         "The last step logged."
         return int(self.metrics.step.max()) if len(self.metrics) else 0

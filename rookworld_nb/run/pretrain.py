@@ -14,9 +14,10 @@ import math
 import re
 import shutil
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from dataclasses import asdict, replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 import torch
 from torch import Tensor
@@ -207,10 +208,9 @@ def _origin(config, model, shards):
 
 
 def _short(shards):
-    "The last two parts of each path; all of it where others end alike."
-    short = {s: '/'.join(Path(s).parts[-2:]) for s in shards}
-    times = Counter(short.values())
-    return {s: name if times[name] == 1 else s for s, name in short.items()}
+    "The last parts of each path: two, or as many as tell them apart."
+    n = next(n for n in count(2) if len({Path(s).parts[-n:] for s in shards}) == len({Path(s).parts for s in shards}))
+    return {s: '/'.join(Path(s).parts[-n:]) for s in shards}
 
 
 def _written(out, name):
@@ -226,14 +226,14 @@ def _before(out, config): # the counts, and data; None when nothing is known
     if not (config.branch_from or config.init): return None
     start, upto = Path(config.branch_from or config.init).absolute(), math.inf
     if config.init == 'nano': start = Path(str(importlib.resources.files('rookworld_nb')))/'assets'/'nano'
-    if start.name.startswith('step-'): start, upto = start.parents[1], int(start.name.removeprefix('step-'))
+    if (start/'state.json').is_file(): start, upto = start.parents[1], int(start.name.removeprefix('step-'))     # a checkpoint
     found = read_json(start/'pretrain.json', dict, [])
     behind = found.get('before')
-    if config.branch_from or not found: return behind   # a branch counts the rows of its source among its own
     if (start/'metrics.jsonl').exists(): found |= _counts(start, min(upto, _last_step(start)))
-    if not found['steps']: return behind
+    if not found.get('steps'): return behind
     data = [d for part in (behind, found['config']) if part for d in part['data'].split(',')]
-    return {k: found[k] + (behind or {}).get(k, 0) for k in _COUNTS} | dict(data=','.join(dict.fromkeys(data)))
+    own = dict.fromkeys(_COUNTS, 0) if config.branch_from else found     # a branch counts the rows of its source among its own
+    return {k: own[k] + (behind or {}).get(k, 0) for k in _COUNTS} | dict(data=','.join(dict.fromkeys(data)))
 
 
 def _last_step(run):

@@ -7,6 +7,7 @@ __all__ = ['best_first', 'candidate_odds', 'TokenRow', 'tokenize', 'Batch', 'Tok
            'data_shards', 'RowStream']
 
 # %% ../../nbs/run/04_targets.ipynb #f9a4b407
+import contextlib
 import importlib.resources
 import math
 import multiprocessing
@@ -29,7 +30,7 @@ from torch import Tensor
 from ..config import PretrainConfig
 from ..chess.tasks import PolicyAnswer, PolicyTask
 from ..chess.engine import win_probability
-from ..chess.dataset import Example, COLUMNS, SUFFIXES, env_example, load_rows
+from ..chess.dataset import Example, COLUMNS, SUFFIXES, env_example, load_rows, shard_files
 from ..chess.positions import choose_move, split_of
 from ..chess.synthetic import generate_transitions, move_counts, special_rows
 from ..lm.tokenizer import load_tokenizer
@@ -252,7 +253,7 @@ def data_shards(
     found = []
     for name in filter(None, map(str.strip, data.split(','))):
         path = Path(_asset('positions.parquet')) if name == 'positions' else Path(name)
-        if path.is_dir() and not (files := sorted(path.glob('*.parquet'))): raise ValueError(f'{path} has no .parquet file')
+        if path.is_dir() and not (files := list(shard_files(path))): raise ValueError(f'{path} has no .parquet file')
         if not path.exists() and (path.suffix in SUFFIXES or not re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', name)): raise ValueError(f'no data at {name!r}')
         found += map(str, files) if path.is_dir() else [str(path) if path.exists() else name]
     if not found: raise ValueError(f'data names nothing: {data!r}')
@@ -350,8 +351,8 @@ def _prepared(example, labelled, config, rng):
     return _reordered(example, rng) if labelled and config.shuffled and rng.random() < config.shuffled else example
 
 # %% ../../nbs/run/04_targets.ipynb #15f5e006
-_ENDED = ("the process that makes rows has ended; in a script, call pretrain below `if __name__ == '__main__':`, "
-          'because that process reads the script again, or choose workers=0')
+_ENDED = ("the process that makes rows has ended. It may have been killed, for its memory perhaps; in a script, call pretrain below "
+          "`if __name__ == '__main__':`, because that process reads the script again. workers=0 does without it")
 
 def _make_block(
     kind: str,              # 'P' or 'A'
@@ -392,14 +393,14 @@ class RowStream:
         for old in [k for k in self.blocks if k[0] == kind and k[1] not in ahead]: del self.blocks[old]
         for n in ahead:
             if self.pool and n % world() == rank() and (kind, n) not in self.blocks:
-                self.blocks[kind, n] = self.pool.submit(_make_block, kind, n, *self.rest)
+                with contextlib.suppress(BrokenProcessPool): self.blocks[kind, n] = self.pool.submit(_make_block, kind, n, *self.rest)   # `_made` tells
         self.blocks[kind, number] = by_one(lambda: self._made(kind, number), number % world())
         return self.blocks[kind, number]
 
     def _made(self, kind, number):
         if not self.pool: return _make_block(kind, number, *self.rest)
         try: return self.blocks[kind, number].result()
-        except BrokenProcessPool: raise RuntimeError(_ENDED) from None
+        except (BrokenProcessPool, KeyError): raise RuntimeError(_ENDED) from None
 
     def batch(self,
         step: int,           # from 0
