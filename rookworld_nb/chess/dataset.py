@@ -31,7 +31,7 @@ from huggingface_hub import HfFileSystem
 from .board import transition
 from .tasks import (EnvAnswer, EnvTask, PolicyAnswer, PolicyTask,
                                       parse_completion, parse_prompt, split_row)
-from .positions import choose_move, position_hash, split_of
+from .positions import check_split, choose_move, position_hash, split_of
 from .row_cache import check_key, recall, remember
 from ..files import file_sha256, hub_failure, quiet_hub
 
@@ -522,7 +522,7 @@ def load_rows(
     cache: bool = False,       # of a file or directory, note in the user's cache folder which rows passed the checks, see `row_cache`
 ) -> Rows:                     # distinct prompts, in the order of the source
     "Rows from any source, checked, one example per prompt."
-    if split not in (None, 'train', 'eval'): raise ValueError(f"split must be 'train', 'eval' or None, not {split!r}")
+    check_split(split)
     if fix_best not in ('auto', 'never', 'always'):
         raise ValueError(f"fix_best must be 'auto', 'never' or 'always', not {fix_best!r}")
     how = dict(split=split, limit=limit, fix_best=fix_best, max_bad_rows=max_bad_rows)
