@@ -16,7 +16,7 @@ from runs import begin, contents, die, end, in_child, some_positions, undisturbe
 KILLS = range(int(os.environ['KILLS'])) if 'KILLS' in os.environ else (1, 3, 5)   # these three: every kind of run, every place to die at
 MEASURED = 'KILLS' in os.environ   # evaluations, half of the time of such runs: runs killed in an evaluation are the first tests here, and those of the night
 COMMON = '--model nano --max_steps 6 --prompts_per_step 2 --group_size 4 --env_ratio 0.5 --warmup_steps 2 --threads 1'.split()
-CHOICES = [*COMMON, *'--max_refills 0 --save_every 3 --eval_every 4 --check_every 5 --eval_prompts 4'.split()]
+CHOICES = [*COMMON, *'--max_refills 0 --save_every 3 --eval_every 4 --check_every 5 --eval_prompts 2'.split()]
 KINDS = {  # whatever a run can remember from step to step
     'one pass': '--max_positions 12 --difficulty_filter',
     'two passes, running mean': '''--inner_steps 2 --minibatches 2 --baseline ema --normalize_rewards --ema_warmup_steps 1 --reward_warmup_steps 4
@@ -124,7 +124,7 @@ def whole_run(tmp_path_factory):
     data = some_positions(folder)
     @functools.cache
     def made(kind):
-        args, out = [*COMMON, *'--save_every 2 --eval_every 3 --eval_prompts 4'.split(), *KINDS[kind].split(), '--data', data, '--output_dir'], folder/kind.replace(' ', '_')
+        args, out = [*COMMON, *'--save_every 2 --eval_every 3 --eval_prompts 2'.split(), *KINDS[kind].split(), '--data', data, '--output_dir'], folder/kind.replace(' ', '_')
         started = time.monotonic()
         assert in_child([*args, out], measured=MEASURED) == 0
         return args, contents(out), time.monotonic() - started
