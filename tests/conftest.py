@@ -2,6 +2,7 @@
 import os
 os.environ.setdefault('OMP_NUM_THREADS', '1')     # several processes test at once: one core each, and threads that wait do not spin
 os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
+os.environ.pop('PYTHONDONTWRITEBYTECODE', None)   # the commands that the tests start would compile the package each time
 import shutil
 import pytest
 
