@@ -10,20 +10,20 @@ import pytest
 from rookworld_nb.run import memory, train
 from runs import clean, contents, die, in_child, some_positions
 
-CHOICES = '''--model nano --max_steps 3 --save_every 1 --prompts_per_step 16 --group_size 4 --env_ratio 0.5 --eval_prompts 2 --warmup_steps 2
+CHOICES = '''--model nano --max_steps 3 --save_every 1 --prompts_per_step 8 --group_size 4 --env_ratio 0.5 --eval_prompts 2 --warmup_steps 2
     --max_new_tokens 60 --max_refills 0 --log_completions 1 --threads 1'''.split()
 
 
 @contextlib.contextmanager
 def room_for_half():
-    "Once its model is loaded, the process has room for some of its 64 completions and not for all."
+    "Once its model is loaded, the process has room for some of its 32 completions and not for all."
     def limited(learner, source, *rest):
         def measure(n): return memory.update_memory(learner, source, n)
-        whole = measure(64)   # differs from machine to machine, and under a limit
+        whole = measure(32)   # differs from machine to machine, and under a limit
         for share in (0.9, 0.75, 0.6, 0.5, 0.4, 0.3):
             most = memory._status()['VmSize'] + int(share*whole*1e9)
             resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
-            if memory.largest_that_fits(measure, 4, 64, memory.SHARE*share*whole)[0] < 64: break
+            if memory.largest_that_fits(measure, 4, 32, memory.SHARE*share*whole)[0] < 32: break
         return memory.fit_into_memory(learner, source, *rest)
     with patch.object(train, 'fit_into_memory', limited): yield
 
@@ -40,8 +40,8 @@ def test_a_run_that_measures_is_the_run_with_that_number(tmp_path):
     args, auto, fixed = [*CHOICES, '--data', some_positions(tmp_path), '--output_dir'], tmp_path/'auto', tmp_path/'fixed'
     with room_for_half(), dies(2): assert in_child([*args, auto, '--micro_batch_size', 'auto'], measured=False) == -signal.SIGKILL
     told, log = json.loads((auto/'memory_profiles.json').read_text()), (auto/'train.log').read_text()
-    assert 4 < told['chosen'] < told['of'] == 64 and told['limit'] == 'address space (ulimit)'
-    assert f"memory: {told['free_gb']:.2f} GB free (address space (ulimit)), micro-batches of {told['chosen']} of 64 completions take at most 85% of it" in log
+    assert 4 < told['chosen'] < told['of'] == 32 and told['limit'] == 'address space (ulimit)'
+    assert f"memory: {told['free_gb']:.2f} GB free (address space (ulimit)), micro-batches of {told['chosen']} of 32 completions take at most 85% of it" in log
     assert in_child(['--resume', auto], measured=False) == 0
     assert in_child([*args, fixed, '--micro_batch_size', told['chosen']], measured=False) == 0
     found, wanted = contents(auto), contents(fixed)

@@ -1,5 +1,7 @@
 "Every value of every option trains: finite numbers, the identities hold before the first update, and what should act does."
 import contextlib
+import copy
+import hashlib
 import json
 import math
 from functools import cache
@@ -10,6 +12,7 @@ from rookworld_nb.run import train as training
 from rookworld_nb.apps.cli import _ALIASES, _canonical, make_parser, read_config
 from rookworld_nb.config import Config, TrainConfig, describe, kind_of
 from rookworld_nb.chess.engine import find_engine
+from rookworld_nb.grpo import experience
 from rookworld_nb.lm import device
 from runs import some_positions, unmeasured
 
@@ -45,9 +48,21 @@ CASES = [*worded(), *NUMBERS]
 EVALUATED = {'temperature', 'top_k', 'top_p', 'env_temperature', 'env_top_k', 'env_top_p'}   # the others do not reach the evaluation, which takes half of such a short run
 
 
+def remembered(work):
+    "`generate` for many runs that begin alike: the same weights with the same settings are asked once."
+    known = {}
+    def generate(model, *how, drafts, **more):
+        weights = hashlib.sha256(b''.join(p.detach().numpy().tobytes() for p in model.parameters())).digest()
+        key = weights, str((model.products, model.fixed_shapes, how[1:], drafts is None, {k: v.tolist() if hasattr(v, 'tolist') else v for k, v in more.items()}))
+        if key not in known: known[key] = work(model, *how, drafts=drafts, **more)
+        return copy.deepcopy(known[key])
+    return generate
+
+
 @pytest.fixture(scope='module')
 def rows(tmp_path_factory):
-    with patch.object(training, 'load_rows', cache(training.load_rows)): yield Path(some_positions(tmp_path_factory.mktemp('data')))
+    with patch.object(training, 'load_rows', cache(training.load_rows)), patch.object(experience, 'generate', remembered(experience.generate)):
+        yield Path(some_positions(tmp_path_factory.mktemp('data')))
 
 
 @cache
