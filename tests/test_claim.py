@@ -21,6 +21,7 @@ from rookworld_nb.grpo.step import Learner, _gradient, make_targets, train_step
 from rookworld_nb.lm.loader import load_model
 from rookworld_nb.measure.strange import visited_positions
 from rookworld_nb.reward.coherence import score_by_rules
+from rookworld_nb.reward.scoring import Scorer
 from rookworld_nb.run.targets import TokenRows, completion_loss
 
 sys.path.append(str(Path(__file__).parents[1]/'nbs/experiments'))
@@ -155,7 +156,8 @@ def claim(monkeypatch):
 def test_arms_go_on_where_they_stopped(tmp_path, claim):
     "For two steps, all at once or one at a time: the same weights."
     plan = dict(base=claim_plan.BASE | dict(batch_size=4, replay_rows=8), arms=dict(
-        S1=dict(kind='labels', charged=True), S4=dict(kind='rejection', prompts_per_step=4, group_size=4), R2=dict(kind='grpo', prompts_per_step=2, group_size=4, exact_best='first')))
+        S1=dict(kind='labels', charged=True), S4=dict(kind='rejection', prompts_per_step=4, group_size=4), R2=dict(kind='grpo', prompts_per_step=2, group_size=4, exact_best='first'),
+        D1=dict(kind='anchored', prompts_per_step=2, group_size=4), D2=dict(kind='both', prompts_per_step=2, group_size=4)))
     if find_engine(): plan['arms'] |= dict(S5=dict(kind='dagger'), R3=dict(kind='grpo', prompts_per_step=2, group_size=4, reward_source='engine'))
     start = claim.Run('S1', plan, 1e-4, 0, tmp_path/'through').weights()
     for arm in plan['arms']:
@@ -352,6 +354,7 @@ def test_the_registered_plan_can_be_read(claim, tmp_path):
         if arm['kind'] == 'grpo': TrainConfig(**{k: v for k, v in arm.items() if k != 'kind'})
     with pytest.raises(SystemExit, match='another nano: sha256 0000'): claim.check_start(plan['base'] | dict(sha256=64*'0'))
     claim.check_start(plan['base'] | dict(sha256=64*'0', model='elsewhere'))
+    assert claim.read_plan(claim.__file__.replace('arms.py', 'designs.toml'))['arms'].keys() == {'start', 'D1', 'D2'}
     (tmp_path/'wrong.toml').write_text('[base]\nlearning_rate = 1\n[stages]\n[arms]\n')
     with pytest.raises(SystemExit, match='unknown line learning_rate'): claim.read_plan(tmp_path/'wrong.toml')
 
@@ -373,6 +376,15 @@ def test_what_is_replayed_is_what_the_start_drew(tmp_path, claim):
     each = torch.tensor([completion_loss(run.start, TokenRows([row]).batch(torch.tensor([0]))).item() for row in run.replay])
     assert each.max() < 5 and 1.5 < each.mean() < 2.5
     assert all(row.completion[-1] == run.tokenizer.eot for row in run.replay)
+
+
+def test_the_mean_of_two_rewards(claim, rows):
+    "Of a right answer both pay all; of a legal answer with other moves the labels pay less than the rules."
+    e = rows.of_kind('P')[0]
+    right, other = e.completion(), ' M: ' + ' '.join(sorted(legal_moves(e.fen))[:5]) + ' E: 0.5 0.4 0.3 0.2 0.1 B: ' + sorted(legal_moves(e.fen))[0]
+    found = [s.total for s in claim.MeanScorer().score([e], [right, other])]
+    rules, labels = ([s.total for s in Scorer(source).score([e], [right, other])] for source in ('rules', 'row'))
+    assert found == [(a + b)/2 for a, b in zip(rules, labels)] and labels[0] == 1 and rules[1] == 1 > found[1] > labels[1]
 
 
 def test_the_label_time_is_charged_once(tmp_path, claim):

@@ -18,7 +18,9 @@ PLAN.toml OUT label_cost` measures that.
 
 Kinds of arms: `labels` (rows as Stockfish labelled them; `charged` true adds `label_cost` CPU-seconds for each new position),
 `uniform` (the rules' labels: any legal move), `rejection` (sample, keep what is coherent, learn it), `dagger` (half of it rows, half
-positions that the policy visits, labelled by Stockfish), `grpo` (all other fields are those of `TrainConfig`), `start` (no step)."""
+positions that the policy visits, labelled by Stockfish), `grpo` (all other fields are those of `TrainConfig`), `start` (no step). Two more were tried when
+the screening was known (claim_designs.toml): `anchored` (a step of `grpo`, then one on 16 rows as `labels` has them), `both` (`grpo`, whose reward is the
+mean of the rules' and the labels')."""
 import argparse, contextlib, csv, hashlib, importlib.resources, io, json, os, pickle, random, resource, time
 from dataclasses import replace
 from functools import cache
@@ -71,6 +73,15 @@ def cpu_seconds():
     return time.process_time() + gone.ru_utime + gone.ru_stime + spent/os.sysconf('SC_CLK_TCK')
 
 
+class MeanScorer(Scorer):
+    "The mean of what the rules and the labels pay."
+    def __init__(self):
+        super().__init__('rules')
+        self.labels = Scorer('row')
+
+    def score(self, *asked): return [replace(x, total=(x.total + y.total)/2) for x, y in zip(super().score(*asked), self.labels.score(*asked))]
+
+
 @cache
 def train_rows(data): return load_rows(data, 0.0, 0, 'train')
 
@@ -90,7 +101,8 @@ class Run:
         self.model, self.tokenizer = load_model(b['model'])
         self.start, _ = load_model(b['model'])
         self.source = PromptSource(train_rows(b['data']), seed)
-        if self.kind == 'grpo': self.learner = Learner(self.model, self.tokenizer, self.config)
+        if self.kind in ('grpo', 'anchored', 'both'): self.learner = Learner(self.model, self.tokenizer, self.config)
+        if self.kind == 'both': self.learner.scorer = MeanScorer()
         self.scorer, self.optimizer = Scorer('rules'), self.learner.optimizer if self.learner else make_optimizer(list(self.model.parameters()), self.config)
         self.pool = EnginePool(b['nodes'], workers=1, timeout=PATIENCE) if self.kind == 'dagger' else self.learner and self.learner.scorer.pool
         if self.pool: self.pool.analyse([START_FEN])   # its processes start here, and are not charged
@@ -112,14 +124,14 @@ class Run:
                                 for e, ids, known, cut in zip(some, said.completion_ids, said.completion_mask, said.truncated.tolist()) if not cut]
         return round(rows*share/(1 - share)) if share else 0
 
-    def learn(self, rows):
+    def learn(self, rows, rate=None):
         "A supervised step on some rows and on replayed ones."
         if not rows: return
         n = self.replayed(len(rows))
         replay = random.Random(f'replay {self.seed} {self.step}').sample(self.replay, min(n, len(self.replay)))
         batch = TokenRows([*rows, *replay]).batch(torch.arange(len(rows) + len(replay)))
         self.model.train()
-        loss, norm = supervised_step(self.model, self.optimizer, batch, [self.rate]*len(self.optimizer.param_groups), min(1, self.step/10))
+        loss, norm = supervised_step(self.model, self.optimizer, batch, [rate or self.rate]*len(self.optimizer.param_groups), min(1, self.step/10))
         self.model.eval()
         return dict(loss=loss, grad_norm=norm, rows=len(rows), replay=len(replay))
 
@@ -157,6 +169,14 @@ class Run:
         row, _ = train_step(self.learner, self.source, self.step)
         if self.learner.scorer.lost: raise SystemExit(f'{self.out}: the engine was lost, and rewards without it are another arm; the same command goes on from the last state')
         return row
+
+    both = grpo
+
+    def anchored(self):
+        "A step of the trainer for the rules, and one for the labels: rows as S1 has them, at the rate that S1 chose."
+        row = self.grpo()
+        labels = self.learn([self.labelled(e) for e in self.source.take('P', 16)], self.base['anchor_rate'])
+        return row | {f'labels_{k}': v for k, v in labels.items()}
 
     def advance(self):
         "One step, charged."

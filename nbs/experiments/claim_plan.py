@@ -13,6 +13,7 @@ BASE = dict(model='nano', sha256='',   # of the weights of nano that the plan wa
             replay=0.25,         # share of a supervised batch that the starting model wrote itself, sampled at 1
             replay_rows=512,     # of such rows, made once and charged
             label_cost=0.007,    # CPU-seconds of one label, measured with `python claim_arms.py PLAN.toml OUT label_cost`
+            anchor_rate=3e-5,    # of the steps for labels in arms of the kind `anchored`
             nodes=1000, checkpoint=60.0, chain=100, temperature=0.7, threads=1,
             margin=0.03)         # a rate that loses more than this of a guard in its stage is chosen only if all do
 STAGE = dict(seeds=[0], budgets=[20.0],
