@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from .. import __version__
 from ..config import PretrainConfig
-from ..files import file_sha256, read_json, read_rows, write_at_once
+from ..files import Interrupt, file_sha256, read_json, read_rows, write_at_once
 from ..chess.dataset import load_rows
 from ..lm.model import GPT, PRESETS
 from ..lm.tokenizer import load_tokenizer
@@ -35,7 +35,7 @@ from .targets import Batch, completion_loss, RowStream, data_shards
 from .checkpoint import (check_origin, config_changes, latest_good_checkpoint,
                                          list_checkpoints, load_checkpoint, model_sha256, only_writer, reopen_run, save_checkpoint,
                                          seed_generators, starting_point, verify_checkpoint)
-from .train import Interrupt, RunLog, open_run
+from .train import RunLog, open_run
 
 # %% ../../nbs/run/05_pretrain.ipynb #e59dea87
 def orthogonalized(
@@ -349,7 +349,7 @@ def _pretrain(config, resume, allow_config_change):
             done = 0 if is_new and not config.branch_from else _take_up(out, config, model, optimizer, origin, allow_config_change)
         by_one(lambda: write_at_once(out/'config.json', config.to_json()))
         by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, model, origin, 0))
-        with Interrupt() as interrupt, _kept(out), RowStream(config, shards, tokenizer.name) as stream:
+        with Interrupt(repeated=world() > 1) as interrupt, _kept(out), RowStream(config, shards, tokenizer.name) as stream:
             _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt)
     return out
 

@@ -20,7 +20,7 @@ import optuna
 import pandas as pd
 from optuna.trial import TrialState
 from ..config import SweepConfig, TrainConfig, command_line
-from ..files import read_rows, write_at_once
+from ..files import Interrupt, read_rows, write_at_once
 from ..page import bar_html, document, escaped, table_html
 from .space import Space, gain_of, shortfall, draw, make_sampler
 from .study import (Sweep, configurations, importance, success_rate,
@@ -367,20 +367,22 @@ def _report(sweep, told):
 
 
 def _round(sweep, command, told):
-    "Start the workers, and wait until all have ended."
+    "Start the workers, and wait until all have ended. A stop waits until the record is read: half a read would keep it locked."
     config = sweep.config
     with sweep.alone(): mark_lost(sweep)
     words = [sys.executable, '-c', _WORK, config.to_json(), json.dumps(command)]
-    workers = [_start_process(words) for _ in range(min(config.workers, sweep.missing()))]
-    try:
-        while any(w.poll() is None for w in workers):
+    with Interrupt() as interrupt:
+        workers = [_start_process(words) for _ in range(min(config.workers, sweep.missing()))]
+        try:
+            while any(w.poll() is None for w in workers) and not interrupt.asked:
+                _report(sweep, told)
+                time.sleep(0.2)
+        finally:
+            for w in workers: w.stdin.close()
+            for w in workers: _stop_process(w, 120)
+            with sweep.alone(): mark_lost(sweep)
             _report(sweep, told)
-            time.sleep(0.2)
-    finally:
-        for w in workers: w.stdin.close()
-        for w in workers: _stop_process(w, 120)
-        with sweep.alone(): mark_lost(sweep)
-        _report(sweep, told)
+    if interrupt.asked: raise KeyboardInterrupt
 
 # %% ../../nbs/sweep/03_sweep.ipynb #8f0fe423
 def sweep(
