@@ -73,13 +73,14 @@ def exactly():
 
 
 def check_rows(one, two, most=1e-6):
-    "Rows agree, but for times and memory; three columns gather the rounding of a batch, and agree to ten times as much (in 64 bits all agree to 1e-8, see below)."
+    "Rows agree, but for times and memory. The norm gathers the rounding of a batch; the largest ratio and the gap to sampling, before an update, are rounding and nothing else (in 64 bits all agree to 1e-8, see below)."
+    more = dict(grad_norm=10, ratio_max=50, sampling_gap_nats=50)
     assert [r['step'] for r in one] == [r['step'] for r in two]
     for a, b in zip(one, two):
         assert a.keys() == b.keys()
         for name in a:
             if name.startswith(('time_', 'memory_')): continue
-            if isinstance(a[name], float): assert abs(a[name] - b[name]) <= most*(10 if name in ('ratio_max', 'sampling_gap_nats', 'grad_norm') else 1), (a['step'], name, a[name], b[name])
+            if isinstance(a[name], float): assert abs(a[name] - b[name]) <= most*more.get(name, 1), (a['step'], name, a[name], b[name])
             else: assert a[name] == b[name], (a['step'], name, a[name], b[name])
 
 

@@ -91,10 +91,10 @@ def make_optimizer(
     parameters: list[Tensor], # to move
     config: TrainConfig,      # learning_rate, weight_decay
 ) -> torch.optim.AdamW:
-    "AdamW with weight decay on matrices only."
+    "AdamW with weight decay on matrices only, in one pass over the memory."
     matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
     return torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.)], config.learning_rate,
-                             weight_decay=config.weight_decay, fused=all(p.is_cuda for p in matrices) or None)
+                             weight_decay=config.weight_decay, fused=True)
 
 # %% ../../nbs/grpo/05_step.ipynb #4792f685
 def _micro_batches(

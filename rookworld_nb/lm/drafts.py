@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from .generate import _apply_temperature, _pack_bits, _sample_tokens, _sample_tree, _truncation_mask
+from .generate import _apply_temperature, _joined, _pack_bits, _sample_tokens, _sample_tree, _truncation_mask
 from .tokenizer import pad_batch
 
 # %% ../../nbs/lm/06_drafts.ipynb #b775c9a7
@@ -54,6 +54,12 @@ class Drafts:
     ids: Tensor    # (P, L) int64, right-padded
     mask: Tensor   # (P, L) bool, True at the ids of a draft; a row without any is a prompt without a draft
     tries: int = 5 # how often a row that left its draft may follow the rest of it, before it goes on token by token
+
+    def select(self,
+        prompts: Tensor,   # (P',) int64
+    ) -> 'Drafts':
+        "Those of some prompts."
+        return Drafts(self.ids[prompts], self.mask[prompts], self.tries)
 
     @classmethod
     def of(cls,
@@ -116,19 +122,3 @@ def _follow(model, drafts, rows, prompt_ids, prompt_mask, G, limits, noise, eot,
         found = more.sample(model, *asked, 1, left, _from(noise[rest], n[rest]), eot, vocabulary, *(s[p] for s in settings))
         parts.append((rows[rest], n[rest], *found))
     return parts
-
-
-def _joined(parts, B, eot):
-    "One rectangle from parts: rows, the column where each begins, and what `_sample_tree` returns of them."
-    T = max(int((start + mask.sum(1)).max()) for _, start, _, mask, *_ in parts)
-    device = parts[0][0].device
-    ids, mask = torch.full((B, T), eot, device=device), torch.zeros(B, T, dtype=torch.bool, device=device)
-    logprobs = torch.zeros(B, T, device=device)
-    width = max((kept.shape[-1] for *_, kept in parts if kept is not None), default=0)
-    sets = torch.full((B, T, width), 255, dtype=torch.uint8, device=device) if width else None
-    for rows, start, new, drawn, found, kept in parts:
-        r, t = drawn.nonzero(as_tuple=True)
-        at = rows[r], start[r] + t
-        ids[at], mask[at], logprobs[at] = new[r, t], True, found[r, t]
-        if kept is not None: sets[at] = kept[r, t]
-    return ids, mask, logprobs, sets

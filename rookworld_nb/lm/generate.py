@@ -7,6 +7,7 @@ __all__ = ['Rollouts', 'generate', 'concat_rollouts', 'completion_hidden', 'comp
            'distinct_completions']
 
 # %% ../../nbs/lm/04_generate.ipynb #d87e1f86
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 import torch
 import torch.nn.functional as F
@@ -275,6 +276,33 @@ def _sample_fixed(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabul
     n = int(s.mask.sum(1).max())
     return s.ids[:P*G, :n].clone().masked_fill(~s.mask[:P*G, :n], eot), s.mask[:P*G, :n].clone(), s.logprobs[:P*G, :n].clone(), kept[:, :n] if cut else None
 
+# %% ../../nbs/lm/04_generate.ipynb #b07hc0r2
+def _joined(parts, B, eot):
+    "One rectangle from parts: rows, the column where each begins, and what `_sample_tree` returns of them."
+    T = max(int((start + mask.sum(1)).max()) for _, start, _, mask, *_ in parts)
+    device = parts[0][0].device
+    ids, mask = torch.full((B, T), eot, device=device), torch.zeros(B, T, dtype=torch.bool, device=device)
+    logprobs = torch.zeros(B, T, device=device)
+    width = max((kept.shape[-1] for *_, kept in parts if kept is not None), default=0)
+    sets = torch.full((B, T, width), 255, dtype=torch.uint8, device=device) if width else None
+    for rows, start, new, drawn, found, kept in parts:
+        r, t = drawn.nonzero(as_tuple=True)
+        at = rows[r], start[r] + t
+        ids[at], mask[at], logprobs[at] = new[r, t], True, found[r, t]
+        if kept is not None: sets[at] = kept[r, t]
+    return ids, mask, logprobs, sets
+
+
+def _in_halves(draw, prompts):
+    "`draw` of every other prompt number in one thread and of the rest in another, each with half of the cores: what both return."
+    cores = torch.get_num_threads()
+    def half(first):
+        torch.set_num_threads(cores // 2)        # of this thread
+        with torch.no_grad(): return draw(torch.arange(first, prompts, 2))
+    try:
+        with ThreadPoolExecutor(2) as pool: return list(pool.map(half, (0, 1)))
+    finally: torch.set_num_threads(cores)        # threads to come take the number that was set last
+
 # %% ../../nbs/lm/04_generate.ipynb #6033df30
 def generate(
     model: GPT,                    # the policy
@@ -305,14 +333,20 @@ def generate(
     prompt_ids, prompt_mask = _encode_prompts(tokenizer, prompts, n_positions, device)
     most = most.minimum(n_positions - prompt_mask.sum(1))
     places = torch.arange(len(prompts)) if places is None else torch.tensor(places)
-    rows = (places[:, None]*group_size + torch.arange(group_size)).flatten()   # of the batch
-    noise = to_device(_draws(int(rows.max()) + 1, int(most.max()), max_new_tokens, seed)[rows], device)
+    at = (places[:, None]*group_size + torch.arange(group_size)).flatten()   # rows of the batch
+    noise = to_device(_draws(int(at.max()) + 1, int(most.max()), max_new_tokens, seed)[at], device)
+    sampler = _sample_fixed if model.fixed_shapes else _sample_tree
+    def draw(p):   # of some prompts: their rows, the column where each begins, and what was drawn
+        rows, width = (p[:, None]*group_size + torch.arange(group_size, device=p.device)).flatten(), int(prompt_mask[p].sum(1).max())
+        return rows, torch.zeros_like(rows), *(drafts.select(p).sample if drafts else sampler)(
+            model, prompt_ids[p, -width:], prompt_mask[p, -width:], group_size, most[p], noise[rows], tokenizer.eot, vocabulary, *(s[p] for s in settings))
+    divided = device.type == 'cpu' and not model.fixed_shapes and len(prompts) > 1 < torch.get_num_threads()
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            ids, mask, logprobs, kept = (drafts.sample if drafts else _sample_fixed if model.fixed_shapes else _sample_tree)(
-                model, prompt_ids, prompt_mask, group_size, most, noise, tokenizer.eot, vocabulary, *settings)
+            if divided: ids, mask, logprobs, kept = _joined(_in_halves(draw, len(prompts)), len(noise), tokenizer.eot)
+            else: ids, mask, logprobs, kept = draw(torch.arange(len(prompts), device=device))[2:]
     finally: model.train(was_training)
     ended = ((ids == tokenizer.eot) & mask).any(1)
     texts = [tokenizer.decode(row[:n]) for row, n in zip(ids.tolist(), (mask.sum(1) - ended.long()).tolist())]
