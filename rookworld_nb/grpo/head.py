@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from ..lm.generate import Rollouts, completion_hidden, sampling_logits
 from ..lm.model import GPT, head_rows
+from ..lm.products import linear
 from .grpo import TokenFacts, entropy, token_facts
 
 # %% ../../nbs/grpo/06_head.ipynb #3eeab1a7
@@ -48,7 +49,7 @@ class Head:
         at: slice,   # one of `chunks`
     ) -> Tensor:     # (N, K) float, of the N wanted tokens, as sampling saw them; a leaf that collects a gradient
         "Logits of a few rows."
-        z = F.linear(self.hidden[at][self.mask[at]], self.weight)
+        z = linear(self.hidden[at][self.mask[at]], self.weight)
         return sampling_logits(z, self.part, self.rows[at], self.mask[at]).to(self.home).requires_grad_()
 
     def facts(self,
@@ -72,8 +73,8 @@ class Head:
         if self.into is None: self.into, self.of_weight = torch.zeros_like(self.hidden), torch.zeros_like(self.weight)
         mask, dtype = self.mask[at], self.hidden.dtype
         heat = self.part.temperature[self.rows[at] // self.part.group_size].repeat_interleave(mask.sum(1))[:, None]
-        self.into[at][mask] = (logits.grad @ self.weight / heat).to(dtype)
-        self.of_weight.addmm_(logits.grad.T, (self.hidden[at][mask] / heat).to(dtype))
+        self.into[at][mask] = (linear(logits.grad, self.weight.T) / heat).to(dtype)
+        self.of_weight += linear(logits.grad.T, (self.hidden[at][mask] / heat).to(dtype).T)
 
     def backward(self, *losses: Tensor) -> None: # scalars: other losses of the same states
         "From the states and the weight to everything before them."

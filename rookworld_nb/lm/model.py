@@ -13,6 +13,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
+from .products import Linear, linear
 
 # %% ../../nbs/lm/02_model.ipynb #45bb544c
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class Attention(nn.Module):
     ):
         super().__init__()
         self.layer, self.n_head = layer, config.n_head
-        self.c_attn = nn.Linear(config.n_embd, 3*config.n_embd)
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+        self.c_attn = Linear(config.n_embd, 3*config.n_embd)
+        self.c_proj = Linear(config.n_embd, config.n_embd)
 
     def forward(self,
         x: Tensor,              # (B, T, C) float
@@ -86,8 +87,8 @@ class Attention(nn.Module):
     ) -> Tensor:     # (B, n, C) float, what `forward` has in its last n columns
         "Attention of the last columns only; the earlier columns give keys and values but no queries."
         C, weight, bias = x.shape[2], self.c_attn.weight, self.c_attn.bias
-        (q,), (k, v) = (self._heads(F.linear(x[:, -n:], weight[:C], bias[:C]), 1),
-                        self._heads(F.linear(x, weight[C:], bias[C:]), 2))
+        (q,), (k, v) = (self._heads(linear(x[:, -n:], weight[:C], bias[:C]), 1),
+                        self._heads(linear(x, weight[C:], bias[C:]), 2))
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=attention_pattern(torch.ones_like(x[:1, :, 0]).bool(), n))
         return self.c_proj(y.transpose(1, 2).flatten(2))
 
@@ -103,8 +104,8 @@ class MLP(nn.Module):
         config: GPTConfig,   # shape of the model
     ):
         super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, 4*config.n_embd)
-        self.c_proj = nn.Linear(4*config.n_embd, config.n_embd)
+        self.c_fc = Linear(config.n_embd, 4*config.n_embd)
+        self.c_proj = Linear(4*config.n_embd, config.n_embd)
 
     def forward(self,
         x: Tensor,   # (B, T, C) float
@@ -242,7 +243,7 @@ class GPT(nn.Module):
         ids: Tensor|None = None,   # (K,) int64, the only ids of interest; None: all V
     ) -> Tensor:                   # (..., K) float
         "Logits of the next token: how well each token's embedding matches the state."
-        return F.linear(hidden, head_rows(self.wte.weight, ids))
+        return linear(hidden, head_rows(self.wte.weight, ids))
 
     def forward(self,
         input_ids: Tensor,                     # (B, T) int64
