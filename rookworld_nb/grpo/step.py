@@ -18,7 +18,7 @@ from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..reward.scoring import Scorer, make_scorer
 from ..lm.device import NUMBERS, set_numbers, to_device
-from ..lm.generate import Rollouts, distinct_completions
+from ..lm.generate import Rollouts, distinct_completions, in_halves, pays_in_halves
 from ..lm.loader import pick_device
 from .grpo import (RunningMoments, aggregate_tokens, TokenFacts, group_advantages, loss_denominator,
                                     masked_mean, policy_loss, reward_scale)
@@ -356,18 +356,33 @@ def minibatches(
     return torch.randperm(n, generator=torch.Generator().manual_seed(
         rollout_seed(config.seed, step, 100 - inner % 50))).chunk(config.minibatches)
 
+# %% ../../nbs/grpo/05_step.ipynb #e732eedf
+def _twin(learner: Learner) -> Learner:
+    "The same learner with gradients of its own: its weights are in the same memory."
+    shared, twin = {id(p): torch.nn.Parameter(p.detach(), p.requires_grad) for p in learner.parameters()}, copy.copy(learner)
+    twin.model, twin.value_head = (copy.deepcopy(module, shared) for module in (learner.model, learner.value_head))
+    return twin
+
+
+def _add_gradients(learner: Learner, twin: Learner) -> None:
+    "To those of the first, in place."
+    for p, q in zip(learner.parameters(), twin.parameters()):
+        if q.grad is not None: p.grad = q.grad if p.grad is None else p.grad.add_(q.grad)
+
 # %% ../../nbs/grpo/05_step.ipynb #f110b78d
 def _gradient(learner, r: Rollouts, targets: Targets) -> list[PassSums]: # of each micro-batch
     "This rank's share of the gradient of some rollouts."
-    config, tokens, parts = learner.config, trained_tokens(r, learner.config), []
-    denominator = loss_denominator(tokens, config.loss_type, config.max_length)
+    config, G, lengths, tokens = learner.config, r.group_size, r.completion_mask.sum(1), trained_tokens(r, learner.config)
+    denominator, size = loss_denominator(tokens, config.loss_type, config.max_length), learner.micro_batch_size
     learner.optimizer.zero_grad()
-    for groups in _micro_batches(r.completion_mask.sum(1), r.group_size, learner.micro_batch_size):
-        part = r.select(groups)
-        parts.append(backward_pass(
-            learner, part, targets.select(_rows(groups, r.group_size), part.completion_ids.shape[1]),
-            denominator, int(tokens.sum())))
-    return parts
+    def passes(learner, micro_batches):
+        parts = ((r.select(groups), targets.select(_rows(groups, G), int(lengths.view(-1, G)[groups].max()))) for groups in micro_batches)
+        return [backward_pass(learner, *part, denominator, int(tokens.sum())) for part in parts]
+    if size < 2*G or not pays_in_halves(learner.model, len(r.prompts)): return passes(learner, _micro_batches(lengths, G, size))
+    micro_batches, learners = _micro_batches(lengths, G, min(size//2, len(lengths)//4)), (learner, _twin(learner))
+    parts = in_halves(lambda half: passes(learners[half], micro_batches[half::2]))
+    _add_gradients(*learners)
+    return [*chain(*parts)]
 
 
 def _optimizer_step(learner, r: Rollouts, targets: Targets) -> tuple[PassSums, float]: # and the norm of the gradient before clipping
