@@ -227,6 +227,7 @@ class TrainRewards:
     "How the quality of an answer becomes a reward."
     reward_function: _like('package.module:name', r'[A-Za-z_][\w.]*:\S.*')|None = None # a reward of your own, see reward.scoring; __main__:name was given in Python; None grades as reward_source says
     reward_shaping: Literal['graduated', 'continuous', 'linear', 'binary'] = 'graduated' # how quality becomes a reward; none changes which of two answers is the better, see reward.reward_scorer
+    coherence_share: Share = 0.3      # share of a reward for P that the rules pay, for an answer that agrees with itself (reward.coherence); with reward_source rules they pay all of it
     reward_weights: str = ''          # parts with another weight, such as 'regret=0.5 evals=0.1'; see WEIGHTS in reward.reward_scorer
     reward_warmup_steps: Whole = 0    # curriculum: steps over which weight moves from structure to content; 0 is off
     overlong_buffer: Whole = 0        # the last tokens before max_new_tokens (A: env_max_new_tokens), in which a completion loses up to overlong_penalty (DAPO); 0 is off
@@ -294,7 +295,7 @@ class TrainUpdates:
     "Passes over a batch, the course of learning_rate, and what limits a step."
     inner_steps: Count = 1            # passes over each batch of rollouts
     minibatches: Count = 1            # optimizer steps in a pass, each on its share of the prompts
-    micro_batch_size: CountOrAuto = 64 # completions in one backward pass; changes memory, not the result; auto measures how many fit, see run.memory
+    micro_batch_size: CountOrAuto = 32 # completions in one backward pass; changes memory, not the result; auto measures how many fit, see run.memory
     warmup_steps: Whole = 10          # steps of linear warm-up
     min_lr_ratio: Share = 0.1         # the cosine ends at this share of learning_rate, 0 to 1
     weight_decay: NotNegative = 0.0   # of AdamW, on matrices only
@@ -398,8 +399,10 @@ def _check_train_choices(c):
         c._require('1 with exact_best (no clip holds the expectation where the policy has moved)', lambda v: v == 1, 'inner_steps', 'minibatches')
         c._require('false with exact_best, which compares scores as they are', lambda v: not v, 'normalize_rewards')
     if c.reward_function:
-        for name in ('reward_source', 'reward_shaping', 'reward_weights', 'reward_warmup_steps'):
-            c._require('left out with reward_function, which replaces it', lambda v: v == c.__dataclass_fields__[name].default, name)
+        for name in ('reward_source', 'reward_shaping', 'coherence_share', 'reward_weights', 'reward_warmup_steps'):
+            c._require('left out with reward_function, which replaces it', lambda v: v in (c.__dataclass_fields__[name].default, 0.), name)
+    if c.reward_source == 'rules':
+        c._require('left out with reward_source rules, where nothing else pays P', lambda v: v in (c.__dataclass_fields__['coherence_share'].default, 0.), 'coherence_share')
     if c.loss_type == 'gspo' and not (c.clip_low and c.clip_high):
         c._require('float32 with loss_type gspo (its clip of 3e-4 is finer than bfloat16, see lm.device; or give clip_low and clip_high)',
                    lambda v: v == 'float32', 'dtype')
@@ -593,7 +596,7 @@ class UciConfig(Config):
 
 # %% ../nbs/00_config.ipynb #891edcf3
 TINY = TrainConfig(max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1,
-                   eval_prompts=20, save_every=2, log_completions=2, kl_coef=0.0)
+                   eval_prompts=20, save_every=2, log_completions=2, kl_coef=0.0, coherence_share=0.0)
 
 # %% ../nbs/00_config.ipynb #cd3c4aac
 @dataclass(frozen=True)

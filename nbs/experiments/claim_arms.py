@@ -91,6 +91,7 @@ class Run:
     def __init__(self, arm, plan, rate, seed, out):
         self.arm, self.base, self.rate, self.seed, self.kind = arm, plan['base'], rate, seed, plan['arms'][arm]['kind']
         fields = {k: v for k, v in plan['arms'][arm].items() if k not in ('kind', 'charged')}
+        if fields.get('reward_source', 'rules') != 'rules': fields = dict(coherence_share=0.) | fields   # the default came after the plan
         self.charged, self.out = plan['arms'][arm].get('charged', False), run_folder(out, arm, rate, seed)
         self.out.mkdir(parents=True, exist_ok=True)
         self.step, self.spent, self.before, self.saved = 0, 0.0, 0.0, 0.0

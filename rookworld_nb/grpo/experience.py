@@ -332,7 +332,7 @@ def _mean_parts(batch: Experience) -> dict: # mean reward earned by every part, 
     parts, G = {}, batch.rewards.shape[1]
     for kind in 'PA':
         scores = [s for i, s in enumerate(batch.scores) if batch.examples[i // G].kind == kind]
-        seldom = [name for name in RULES_WEIGHTS if any(name in s.parts for s in scores)]   # reward_source rules
+        seldom = [name for name in RULES_WEIGHTS if any(name in s.parts for s in scores)]   # where the rules pay
         for name in dict.fromkeys([*WEIGHTS[kind], *seldom]):
             parts[f"part_{kind.lower()}_{name.replace(' ', '_')}"] = (
                 sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None)

@@ -194,7 +194,7 @@ _WORK = (
         f'{task}: mean reward from the part {part!r}, over the completions of the task, before refills',
         'rises', 0, 0.6, 1)
       for task in 'PA' for part in WEIGHTS[task]),
-    *(Metric(f'part_p_{part}', 'step', 'reward', f'reward_source rules, P: mean reward from the part {part!r}, before refills', 'rises', 0, 0.6, 1)
+    *(Metric(f'part_p_{part}', 'step', 'reward', f'where the rules pay P: mean reward from the part {part!r}, before refills', 'rises', 0, 0.6, 1)
       for part in RULES_WEIGHTS if part not in WEIGHTS['P']))
 
 _STEP = _REWARD + _POLICY + _WORK

@@ -22,7 +22,7 @@ from ..chess.engine import EngineLost, EnginePool
 from ..chess.dataset import Example
 from ..chess.quick_rules import legal_among
 from .reward_scorer import WEIGHTS, Score, parse_weights, score, shape_reward
-from .coherence import score_by_rules
+from .coherence import add_coherence, score_by_rules
 
 # %% ../../nbs/reward/02_scoring.ipynb #7e2f8013
 def _played_move(
@@ -84,10 +84,11 @@ class Scorer(contextlib.AbstractContextManager):
         weights: str = '',              # see `parse_weights`
         warmup_steps: int = 0,          # of the curriculum, see `structure_at`
         pool: EnginePool|None = None,   # of source engine, which needs it; closed with the scorer
+        coherence: float = 0.,          # share of P that the rules pay besides, see `add_coherence`; source rules pays P for nothing else
     ):
         if source not in SOURCES: raise ValueError(f'source must be one of {", ".join(SOURCES)}, not {source!r}')
         if source == 'engine' and pool is None: raise ValueError('source engine needs a pool of engines')
-        self.source, self.shaping, self.warmup_steps = source, shaping, warmup_steps
+        self.source, self.shaping, self.warmup_steps, self.coherence = source, shaping, warmup_steps, 0. if source == 'rules' else coherence
         self.weights, self.pool, self.lost = _weights_of(source, weights), pool, False
 
     def score(self,
@@ -102,7 +103,9 @@ class Scorer(contextlib.AbstractContextManager):
         asked = [(i // group_size, text) for i, text in enumerate(completions)]   # number of the prompt, completion
         answers = self._ask_engine([(examples[i], text) for i, text in asked])
         structure, found = structure_at(step, self.warmup_steps), {}
-        for i, text in dict.fromkeys(asked): found[i, text] = shape_reward(_grade(self.source, examples[i], text, answers, self.weights), self.shaping, structure)
+        for i, text in dict.fromkeys(asked):
+            graded = _grade(self.source, examples[i], text, answers, self.weights)
+            found[i, text] = shape_reward(add_coherence(graded, examples[i].prompt(), text, self.coherence, self.weights), self.shaping, structure)
         return [found[pair] for pair in asked]
 
     def facts(self) -> dict: # engine_restarts, engine_lost; empty without an engine
@@ -238,5 +241,5 @@ def make_scorer(
             pool = EnginePool(config.engine_nodes, MAX_MOVES, config.engine_workers, config.stockfish_path,
                               config.engine_cache, config.engine_timeout)
         except EngineLost as error: raise ValueError(str(error)) from None   # it did not even report its name
-    usual = Scorer(config.reward_source, config.reward_shaping, config.reward_weights, config.reward_warmup_steps, pool)
+    usual = Scorer(config.reward_source, config.reward_shaping, config.reward_weights, config.reward_warmup_steps, pool, config.coherence_share)
     return OwnScorer(own, config.reward_function, usual) if config.reward_function else usual
