@@ -201,7 +201,7 @@ def two_processes(part, P, G, T):
 
 
 METHODS = {'plain loop': plain, 'TRL': trl, 'ours': ours, 'ours, task head': lambda *a: ours(*a, vocabulary='task'), 'ours before': ours, 'two processes': two_processes,
-           'task head, 16 at a time': lambda *a: ours(*a, vocabulary='task', micro=16)}
+           **{f'task head, {n} at a time': (lambda *a, n=n: ours(*a, vocabulary='task', micro=n)) for n in (32, 16)}}
 
 
 def measure(part, method, P, G, T, repeat, threads):
@@ -220,10 +220,10 @@ def measure(part, method, P, G, T, repeat, threads):
 
 def plan(quick, before, repeat):
     "Part, method, prompts, group, tokens; the methods take turns. Memory is measured in the first repeat only."
-    methods = [m for m in METHODS if m != 'task head, 16 at a time' and (m != 'TRL' or importlib.util.find_spec('trl')) and (m != 'ours before' or before)]
+    methods = [m for m in METHODS if 'at a time' not in m and (m != 'TRL' or importlib.util.find_spec('trl')) and (m != 'ours before' or before)]
     jobs = [('small', m, 8, 8, 60) for m in methods] + [('gpt2', m, 2, 4, 60) for m in methods if m != 'two processes'] + [('nano', m, 8, 8, 144) for m in methods if m != 'ours, task head']
     growth = [('small', 'ours, task head', *n) for n in [(2, 8, 60), (4, 8, 60), (16, 8, 60), (32, 8, 60), (64, 8, 60), (8, 2, 60), (8, 4, 60), (8, 16, 60), (8, 32, 60), (8, 64, 60), (8, 8, 15), (8, 8, 30), (8, 8, 120)]]
-    memory = [('gpt2', m, 8, 8, 60) for m in ('ours', 'ours, task head', 'task head, 16 at a time')]
+    memory = [('gpt2', m, 8, 8, 60) for m in ('ours', 'ours, task head', 'task head, 32 at a time', 'task head, 16 at a time')]
     return [('small', m, 2, 8, 6) for m in methods] if quick else jobs + growth + (memory if repeat == 0 else [])
 
 

@@ -135,7 +135,7 @@ def plot_losses(
 
 # %% ../../nbs/report/02_curves.ipynb #09a9e372
 SHOWN = dict( # held-out metrics that get a panel, per task
-    P=('reward', 'format_valid', 'legal_best', 'best_move', 'top5_overlap', 'regret', 'eval_error', 'mate_in_one'),
+    P=('reward', 'coherence', 'legal_best', 'best_move', 'top5_overlap', 'regret', 'eval_error', 'mate_in_one'),
     A=('reward', 'format_valid', 'exact', 'fen_exact', 'squares_changed',
        'levenshtein', 'suffix_accuracy', 'recall_mate'))
 

@@ -246,10 +246,11 @@ def _note_check(log: RunLog, step: int, judged: pd.DataFrame) -> pd.DataFrame: #
 
 def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: float) -> str:
     "The line of a check for the terminal."
-    found = compare(before.assign(colour='', phase='', **{'class': ''}), judged).query('metric == "reward"').set_index('task')
-    said = ', '.join(f'{task} {r.after:.3f} ({r.difference:+.3f} [{r.low:+.3f}, {r.high:+.3f}])'
-                     for task, r in found.iterrows() if task != 'all')
-    return f'Check {step:3} | Greedy reward: {said} on {len(judged)} held-out prompts | Time: {seconds:.2f}s'
+    found = compare(before.assign(colour='', phase='', **{'class': ''}), judged).query('task != "all"')
+    said = {metric: ', '.join(f'{r.task} {r.after:.3f} ({r.difference:+.3f} [{r.low:+.3f}, {r.high:+.3f}])' for r in rows.itertuples())
+            for metric in ('reward', 'coherence') if len(rows := found[found.metric == metric])}
+    words = '; '.join(f'{metric}: {text}' for metric, text in said.items())
+    return f'Check {step:3} | Greedy {words} on {len(judged)} held-out prompts | Time: {seconds:.2f}s'
 
 # %% ../../nbs/run/03_train.ipynb #972eb868
 def _recent_reward(out: Path, steps: int, last: int) -> float:
