@@ -295,7 +295,7 @@ class TrainUpdates:
     "Passes over a batch, the course of learning_rate, and what limits a step."
     inner_steps: Count = 1            # passes over each batch of rollouts
     minibatches: Count = 1            # optimizer steps in a pass, each on its share of the prompts
-    micro_batch_size: CountOrAuto = 32 # completions in one backward pass; changes memory, not the result; auto measures how many fit, see run.memory
+    micro_batch_size: CountOrAuto = 32 # completions that are learned from at a time; changes memory, not the result; auto measures how many fit, see run.memory
     warmup_steps: Whole = 10          # steps of linear warm-up
     min_lr_ratio: Share = 0.1         # the cosine ends at this share of learning_rate, 0 to 1
     weight_decay: NotNegative = 0.0   # of AdamW, on matrices only

@@ -338,6 +338,18 @@ def test_the_verdict(claim, tmp_path, monkeypatch):
     file = tmp_path/'S1-0.1-12/judged-final-30-P.csv'
     pd.read_csv(file).assign(asked='another exam').to_csv(file, index=False)
     with pytest.raises(SystemExit, match="S1-0.1-12 was asked another exam than the rest in the set 'P': another exam, not an exam"): claim.verdict(plan, 'final', tmp_path)
+    for file in tmp_path.glob('*-0.1-12/judged-final-*-P.csv'): pd.read_csv(file).assign(asked='another exam').to_csv(file, index=False)
+    with pytest.raises(SystemExit, match="R1-0.1-12 was asked another exam than the rest in the set 'P': another exam, not an exam"): claim.verdict(plan, 'final', tmp_path)
+    start, before = tmp_path/'start-0-0/judged-final-7-P.csv', whole.set_index(['budget', 'against', 'metric']).difference
+    again = pd.read_csv(start).assign(asked='another exam', regret=lambda f: f.regret + 0.5)      # one seed was judged by other labels: so is the start, for that seed
+    again.to_csv(start.with_stem(f'{start.stem}-again'), index=False)
+    after = claim.verdict(plan, 'final', tmp_path).set_index(['budget', 'against', 'metric']).difference
+    assert after[30, 'start', 'regret'] - before[30, 'start', 'regret'] == pytest.approx(-0.1, abs=0.01)
+    pd.testing.assert_series_equal(after.drop('regret', level='metric'), before.drop('regret', level='metric'))
+    claim.keep(tmp_path, plan, tmp_path/'kept again.csv')
+    assert 'judged-final-7-P-again.csv' in set(pd.read_parquet(tmp_path/'kept again.parquet').file)
+    again.assign(coherence=1 - again.coherence).to_csv(start.with_stem(f'{start.stem}-again'), index=False)
+    with pytest.raises(SystemExit, match='are not about the same prompts'): claim.verdict(plan, 'final', tmp_path)
     constant = np.tile(np.array([[0.1], [-0.1], [0.2], [0.0], [0.3]]), (1, 5000))
     alone = paired(constant)
     assert alone['t_high'] - alone['t_low'] > alone['high'] - alone['low'] and alone['t_p'] > alone['p']

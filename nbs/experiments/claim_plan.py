@@ -67,7 +67,7 @@ def keep(out, plan, file):
     fresh, parts = [name for name, how in plan['stages'].items() if how['exam'] == 'fresh'], []
     for where in dict.fromkeys([*PRIMARY.values(), *GUARDS.values()]):
         columns = [COLUMN.get(m, m) for m, w in {**PRIMARY, **GUARDS}.items() if w == where]
-        for f in sorted(f for name in fresh for f in Path(out).glob(f'*/judged-{name}-*-{where.replace(" ", "-")}.csv')):
+        for f in sorted(f for name in fresh for end in ('', '-again') for f in Path(out).glob(f'*/judged-{name}-*-{where.replace(" ", "-")}{end}.csv')):
             if not at_file_of(f).exists(): continue
             known = pd.read_csv(f)
             parts.append(known[columns].astype('float32').assign(asked=known.asked, run=f.parent.name, file=f.name))
@@ -151,14 +151,30 @@ def runs(plan, stage, out, arms=None, seeds=None):
 
 # ---- what follows
 
+def judged_start(out, stage, budget, where, read=pd.read_csv):
+    """Hash of what was asked -> answers of the start. More than one where two machines labelled new positions differently: `…-again.csv` has the start by the other labels.
+    SystemExit where these are other prompts: then the same model is not as legal and as coherent on each."""
+    file = run_folder(out, 'start', 0.0, 0)/f'judged-{stage}-{budget:g}-{where.replace(" ", "-")}.csv'
+    first, *more = [read(f) for f in (file, file.with_stem(f'{file.stem}-again')) if f.exists()]
+    for other in more:
+        if not all(first[m].equals(other[m]) for m in SCORED): raise SystemExit(f'{file} and its -again are not about the same prompts')
+    return {frame.asked[0]: frame for frame in (first, *more)}
+
+
 def answers(out, stage, budget, arm, rate, seeds, metric, where, asked=None, read=pd.read_csv):
-    "One value a prompt, (seeds, n); the start is the same for all seeds. SystemExit where another thing was asked than `asked` (set -> hash) knows, which learns it."
-    folders = [run_folder(out, arm, rate, s) for s in (seeds if arm != 'start' else [0])]
-    found = [read(f/f'judged-{stage}-{budget:g}-{where.replace(" ", "-")}.csv') for f in folders]
-    for folder, frame in zip(folders, found):
-        if asked is not None and asked.setdefault(where, frame.asked[0]) != frame.asked[0]: raise SystemExit(f'{folder} was asked another exam than the rest in the set {where!r}: {frame.asked[0]}, not {asked[where]}')
-    found = np.array([frame[COLUMN.get(metric, metric)].to_numpy(float) for frame in found])
-    return np.broadcast_to(found, (len(seeds), found.shape[1]))
+    """One value a prompt, (seeds, n). The start is the same for all seeds, judged by the labels of each. SystemExit where another thing was asked than `asked` knows:
+    (set, seed) -> hash, which it learns, and set -> answers of the start, as `judged_start` gives them."""
+    file, found = f'judged-{stage}-{budget:g}-{where.replace(" ", "-")}.csv', []
+    for seed in seeds:
+        if arm == 'start': found.append(asked[where][asked.get((where, seed), next(iter(asked[where])))]); continue
+        folder = run_folder(out, arm, rate, seed)
+        frame = read(folder/file)
+        if asked is not None:
+            known = {asked[where, seed]} if (where, seed) in asked else asked[where].keys()
+            if frame.asked[0] not in known: raise SystemExit(f'{folder} was asked another exam than the rest in the set {where!r}: {frame.asked[0]}, not {" or ".join(known)}')
+            asked[where, seed] = frame.asked[0]
+        found.append(frame)
+    return np.array([frame[COLUMN.get(metric, metric)].to_numpy(float) for frame in found])
 
 
 @cache
@@ -197,7 +213,8 @@ def verdict(plan, stage, out):
     on the guards, and against the start on all."""
     how, base, table, found, read = plan['stages'][stage], plan['base'], collected(out), [], cache(pd.read_csv)
     arms = chosen(table, how['after'], plan)
-    rates, first, asked = {a: best_rate(table, how['tuned'], a, base) for a in arms} | dict(start=0.0), min(how['budgets']), {}
+    rates, first = {a: best_rate(table, how['tuned'], a, base) for a in arms} | dict(start=0.0), min(how['budgets'])
+    asked = {where: judged_start(out, stage, first, where, read) for where in {**PRIMARY, **GUARDS}.values()}
     def values(budget, arm, metric, where): return answers(out, stage, first if arm == 'start' else budget, arm, rates[arm], how['seeds'], metric, where, asked, read)
     for budget in how['budgets']:
         pairs, guards = ([(m, w, arm) for m, w in which.items() for arm in arms[:-1]] for which in (PRIMARY, GUARDS))
