@@ -42,7 +42,7 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('grpo/06_head', "tokens and (tokens + n)*width > most", "tokens and tokens*width > most", 'a row too many in a chunk'),
     ('grpo/07_ranks', "dist.all_reduce(flat)", "dist.all_reduce(flat); flat /= world()", 'a mean of means'),
     ('grpo/07_ranks', "if n else None", "", 'a gradient of 0 where there is none'),
-    ('lm/00_products', "rows.sum(0) if of_bias", "g.sum(0) if of_bias", 'a bias gradient summed over the batch only'),
+    ('lm/00_products', "rows.sum(0) if of_bias", "rows.mean(0) if of_bias", 'a bias gradient that is a mean'),
     ('reward/03_coherence', "found.total == 1 or ", "", 'an exact answer that pays for valuing all moves alike'),
     ('lm/04_generate', "if vocabulary is not None: new = vocabulary[new]", "pass", 'a place among the ids of a task taken for an id'),
     ('lm/04_generate', "model.head(completion_hidden(model, rollouts, rows), rollouts.vocabulary)", "model.head(completion_hidden(model, rollouts, rows))", 'all ids in scoring, those of a task in sampling'),
