@@ -7,7 +7,6 @@ __all__ = ['RULES_WEIGHTS', 'is_coherent', 'score_by_rules', 'add_coherence']
 
 # %% ../../nbs/reward/03_coherence.ipynb #da29f13c
 import math
-from dataclasses import replace
 from ..chess.quick_rules import legal_moves
 from ..chess.tasks import MAX_MOVES, EnvTask, PolicyAnswer, parse_completion, parse_prompt
 from .reward_scorer import WEIGHTS, Score, score
