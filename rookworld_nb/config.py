@@ -192,8 +192,8 @@ class TrainFront:
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
     reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'auto' # where the truth comes from: row, rules (P: coherence) or Stockfish (P; A asks the rules); auto: rules for A, row for P
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
-    kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it
-    learning_rate: Positive = 1e-4    # of AdamW, after warm-up
+    kl_coef: NotNegative = 0.6        # weight of the KL to the start; 0 only measures it
+    learning_rate: Positive = 5e-5    # of AdamW, after warm-up
     eval_prompts: Count = 2000        # held-out prompts in an evaluation
 
 # %% ../nbs/00_config.ipynb #5c476bfc
@@ -205,6 +205,7 @@ class TrainRows:
     max_positions: Count|None = 20000 # train on at most this many rows; None takes all
     dynamic_sampling: bool = True     # replace groups whose rewards are all equal: they teach nothing
     max_refills: Whole = 2            # rounds of replacement per step, at most
+    rare_share: Share = 0.06          # share of A prompts that the rules make beside the data: a move that mates and an illegal one, in turn; play has few of them, and a run that meets few unlearns them
     difficulty_filter: bool = False   # on later passes, mostly skip prompts whose success rate was outside 20 to 80 %
     success_reward: Reward = 0.5      # a completion with this reward counts as a success
 
@@ -227,7 +228,7 @@ class TrainRewards:
     "How the quality of an answer becomes a reward."
     reward_function: _like('package.module:name', r'[A-Za-z_][\w.]*:\S.*')|None = None # a reward of your own, see reward.scoring; __main__:name was given in Python; None grades as reward_source says
     reward_shaping: Literal['graduated', 'continuous', 'linear', 'binary'] = 'graduated' # how quality becomes a reward; none changes which of two answers is the better, see reward.reward_scorer
-    coherence_share: Share = 0.3      # share of a reward for P that the rules pay, for an answer that agrees with itself (reward.coherence); with reward_source rules they pay all of it
+    coherence_share: Share = 0.8      # share of a reward for P that the rules pay, for an answer that agrees with itself (reward.coherence); with reward_source rules they pay all of it
     reward_weights: str = ''          # parts with another weight, such as 'regret=0.5 evals=0.1'; see WEIGHTS in reward.reward_scorer
     reward_warmup_steps: Whole = 0    # curriculum: steps over which weight moves from structure to content; 0 is off
     overlong_buffer: Whole = 0        # the last tokens before max_new_tokens (A: env_max_new_tokens), in which a completion loses up to overlong_penalty (DAPO); 0 is off
@@ -295,7 +296,7 @@ class TrainUpdates:
     "Passes over a batch, the course of learning_rate, and what limits a step."
     inner_steps: Count = 1            # passes over each batch of rollouts
     minibatches: Count = 1            # optimizer steps in a pass, each on its share of the prompts
-    micro_batch_size: CountOrAuto = 32 # completions that are learned from at a time; changes memory, not the result; auto measures how many fit, see run.memory
+    micro_batch_size: CountOrAuto = 16 # completions that are learned from at a time; changes memory, not the result; auto measures how many fit, see run.memory
     warmup_steps: Whole = 10          # steps of linear warm-up
     min_lr_ratio: Share = 0.1         # the cosine ends at this share of learning_rate, 0 to 1
     weight_decay: NotNegative = 0.0   # of AdamW, on matrices only
@@ -596,7 +597,7 @@ class UciConfig(Config):
 
 # %% ../nbs/00_config.ipynb #891edcf3
 TINY = TrainConfig(max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1,
-                   eval_prompts=20, save_every=2, log_completions=2, kl_coef=0.0, coherence_share=0.0)
+                   eval_prompts=20, save_every=2, log_completions=2, kl_coef=0.0, coherence_share=0.0, rare_share=0.0)
 
 # %% ../nbs/00_config.ipynb #cd3c4aac
 @dataclass(frozen=True)

@@ -276,12 +276,10 @@ class _Interruptible:
     ):
         self._model, self._stopped = model, stopped
 
-    def __getattr__(self, name): return getattr(self._model, name)
-
-    def hidden(self, *args): # as of the model
-        "What the model computes, or `_Stopped`."
-        if self._stopped(): raise _Stopped
-        return self._model.hidden(*args)
+    def __getattr__(self, name):
+        "As of the model; what reads tokens stops first where it should."
+        if name in ('hidden', 'last_hidden') and self._stopped(): raise _Stopped
+        return getattr(self._model, name)
 
 # %% ../../nbs/apps/01_play.ipynb #f169585c
 @dataclass(frozen=True)

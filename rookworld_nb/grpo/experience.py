@@ -11,10 +11,12 @@ import copy
 import time
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from itertools import islice
 import torch
 from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..chess.dataset import Example, Rows
+from ..chess.synthetic import rare_moves
 from ..reward.reward_scorer import WEIGHTS, Score
 from ..reward.coherence import RULES_WEIGHTS
 from ..reward.scoring import Scorer, make_scorer
@@ -38,16 +40,24 @@ def _shuffle(seed, lap, n):
 
 # %% ../../nbs/grpo/04_experience.ipynb #521c5f10
 class PromptSource:
-    "Training prompts in a seeded order, task by task; its state is two counters and the measured success rates."
+    "Training prompts in a seeded order, task by task; its state is three counters and the measured success rates."
     def __init__(self,
         rows: Rows|list[Example],       # training rows of both tasks, each prompt once
         seed: int = 0,                  # of the order
         difficulty_filter: bool = False, # on later passes, mostly skip prompts that were too easy or too hard
+        rare_share: float = 0.0,        # share of A prompts that come from `rare_moves` instead, 0 to 1
     ):
         self.rows = {kind: _of_kind(rows, kind) for kind in 'PA'}
-        self.seed, self.difficulty_filter = seed, difficulty_filter
-        self.used, self.skipped, self.success = dict(P=0, A=0), 0, dict(P={}, A={})
+        self.seed, self.difficulty_filter, self.rare_share = seed, difficulty_filter, rare_share
+        self.used, self.skipped, self.success = dict(P=0, A=0, rare=0), 0, dict(P={}, A={})
         self._number = {}   # prompt -> number of its row, of the prompts taken since the last `record`
+        self._rare = None   # the stream, from where it is
+
+    def _next_rare(self):
+        "The next of the stream."
+        if self._rare is None: self._rare = islice(rare_moves(f'{self.seed} rare'), self.used['rare'], None)
+        self.used['rare'] += 1
+        return next(self._rare)
 
     def take(self,
         kind: str, # 'P' or 'A'
@@ -57,6 +67,9 @@ class PromptSource:
         rows, out = self.rows[kind], []
         if n and not rows: raise ValueError(f'no training rows of task {kind}: change env_ratio or the data')
         while len(out) < n:
+            if kind == 'A' and self.used['rare'] + 1 <= self.rare_share*(self.used['A'] + self.used['rare'] + 1):
+                out.append(self._next_rare())
+                continue
             lap, at = divmod(self.used[kind], len(rows))
             order, luck = _shuffle(self.seed, lap, len(rows))
             i, self.used[kind] = int(order[at]), self.used[kind] + 1
@@ -72,9 +85,9 @@ class PromptSource:
         rewards: Tensor,         # (P, G) float
         success_reward: float,   # a completion with at least this reward succeeded
     ) -> None:
-        "Store the success rate of each prompt."
+        "Store the success rate of each prompt; a rare one comes only once."
         for e, group in zip(examples, rewards):
-            self.success[e.kind][self._number[e.prompt()]] = (group >= success_reward).double().mean().item()
+            if number := self._number.get(e.prompt()): self.success[e.kind][number] = (group >= success_reward).double().mean().item()
         self._number.clear()
 
     def state_dict(self) -> dict: # as JSON can hold it
@@ -85,7 +98,9 @@ class PromptSource:
         state: dict, # from `state_dict`
     ) -> None:
         "Continue where another source was."
-        self.used, self.skipped, self.success = dict(state['used']), state['skipped'], copy.deepcopy(state['success'])
+        # a run of before there were rare ones has counted none
+        self.used, self.skipped, self.success = dict(rare=0) | state['used'], state['skipped'], copy.deepcopy(state['success'])
+        self._rare = None
 
 # %% ../../nbs/grpo/04_experience.ipynb #e4b7fca5
 def task_counts(

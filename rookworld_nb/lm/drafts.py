@@ -21,8 +21,7 @@ def _draw_along(model, draft, draft_mask, G, noise, prompt_ids, prompt_mask, voc
     (P, L), device = draft.shape, draft.device
     text = torch.cat([prompt_ids, draft[:, :-1]], 1)
     # padding on the right is behind all that counts
-    hidden = (model.last_hidden(text, L) if prompt_mask.all() else
-              model.hidden(text, torch.cat([prompt_mask, draft_mask[:, :-1]], 1))[:, -L:])
+    hidden = model.last_hidden(text, L, None if prompt_mask.all() else torch.cat([prompt_mask, draft_mask[:, :-1]], 1))
     K = model.config.vocab_size if vocabulary is None else len(vocabulary)
     mixed, cut = bool((temperature != temperature[0]).any()), bool(((top_k > 0) | (top_p < 1)).any())
     heat, allowed = temperature[0].item(), None

@@ -206,7 +206,7 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabula
     kept = torch.full((P*G, T, -(-K // 8)), 255, dtype=torch.uint8, device=device) if cut else None
     seen = torch.cat([prompt_mask, mask.new_ones(P, T)], 1)
     cache = KVCache(model.config, P*G, prompt_ids.shape[1] + T, device, model.products or model.wte.weight.dtype)
-    hidden = model.hidden(prompt_ids, prompt_mask if padded else None, cache)[:, -1]
+    hidden = model.last_hidden(prompt_ids, 1, prompt_mask if padded else None, cache)[:, -1]
     # the rows that continue, and the prompt of each node
     live, prompt = torch.arange(P*G, device=device), torch.arange(P, device=device)
     node = live // G   # the node of each of these rows
@@ -359,7 +359,7 @@ def generate(
     was_training = model.training
     model.eval()
     try:
-        if halves: ids, mask, logprobs, kept = _joined(in_halves(lambda first: draw(torch.arange(first, len(prompts), 2))), len(noise), tokenizer.eot)
+        if halves: ids, mask, logprobs, kept = _joined(in_halves(lambda half: draw(torch.arange(len(prompts)).tensor_split(2)[half])), len(noise), tokenizer.eot)
         else: ids, mask, logprobs, kept = draw(torch.arange(len(prompts), device=device))[2:]
     finally: model.train(was_training)
     ended = ((ids == tokenizer.eot) & mask).any(1)
@@ -424,8 +424,7 @@ def completion_hidden(
     prompts, which = (rows // rollouts.group_size).unique(return_inverse=True)
     prompt_mask, completion_mask = rollouts.prompt_mask[prompts], rollouts.completion_mask[rows]
     cache = PrefixCache()
-    hidden = model.hidden(rollouts.prompt_ids[prompts], None if prompt_mask.all() else prompt_mask,
-                          cache)[:, -1:][which]
+    hidden = model.last_hidden(rollouts.prompt_ids[prompts], 1, None if prompt_mask.all() else prompt_mask, cache)[which]
     if completion_mask.shape[1] > 1:   # no token follows the last one, so it need not be read
         mask = torch.cat([prompt_mask[which], completion_mask[:, :-1]], 1)
         rest = model.hidden(rollouts.completion_ids[rows, :-1], mask, cache.expand(which))

@@ -82,14 +82,18 @@ class Attention(nn.Module):
         return self.c_proj(y.transpose(1, 2).flatten(2))
 
     def last(self,
-        x: Tensor,   # (B, T, C) float, no padding on the left
-        n: int,      # how many columns have queries
-    ) -> Tensor:     # (B, n, C) float, what `forward` has in its last n columns
+        x: Tensor,         # (B, T, C) float
+        n: int,            # how many columns have queries
+        pattern: Tensor,   # (B, 1, n, S) bool, from `attention_pattern`
+        cache=None,        # `KVCache` or `PrefixCache`
+    ) -> Tensor:           # (B, n, C) float, what `forward` has in its last n columns
         "Attention of the last columns only; the earlier columns give keys and values but no queries."
         C, weight, bias = x.shape[2], self.c_attn.weight, self.c_attn.bias
-        (q,), (k, v) = (self._heads(linear(x[:, -n:], weight[:C], bias[:C]), 1),
+        # contiguous: of a view, PyTorch adds up in another order where a gradient is wanted, and a copy would not have the bits of the model
+        (q,), (k, v) = (self._heads(linear(x[:, -n:].contiguous(), weight[:C], bias[:C]), 1),
                         self._heads(linear(x, weight[C:], bias[C:]), 2))
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=attention_pattern(torch.ones_like(x[:1, :, 0]).bool(), n))
+        if cache is not None: k, v = cache.update(self.layer, k, v)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=pattern)
         return self.c_proj(y.transpose(1, 2).flatten(2))
 
     def _heads(self, x, parts):
@@ -134,11 +138,13 @@ class Block(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
     def last(self,
-        x: Tensor,   # (B, T, C) float, no padding on the left
-        n: int,      # how many columns are wanted
-    ) -> Tensor:     # (B, n, C) float, the last n columns of what `forward` returns
+        x: Tensor,         # (B, T, C) float
+        n: int,            # how many columns are wanted
+        pattern: Tensor,   # (B, 1, n, S) bool
+        cache=None,        # `KVCache` or `PrefixCache`
+    ) -> Tensor:           # (B, n, C) float, the last n columns of what `forward` returns
         "The block, computed for its last columns only."
-        x = x[:, -n:] + self.attn.last(self.ln_1(x), n)
+        x = x[:, -n:] + self.attn.last(self.ln_1(x), n, pattern, cache)
         return x + self.mlp(self.ln_2(x))
 
 # %% ../../nbs/lm/02_model.ipynb #41fc0098
@@ -229,14 +235,20 @@ class GPT(nn.Module):
         return self.ln_f(x)
 
     def last_hidden(self,
-        input_ids: Tensor,   # (B, T) int64, no padding on the left
-        n: int,              # how many columns are wanted, 1 to T
-    ) -> Tensor:             # (B, n, C) float, the last n columns of `hidden`
+        input_ids: Tensor,                     # (B, T) int64, T above 1
+        n: int,                                # how many columns are wanted, 1 to T
+        attention_mask: Tensor|None = None,    # (B, past + T) bool, True at real tokens; None: no padding
+        cache=None,                            # `KVCache` or `PrefixCache` that holds the past and takes the new
+    ) -> Tensor:                               # (B, n, C) float, the last n columns of `hidden`
         "The same states, but in the last block the other columns only give keys and values."
-        _check_inputs(self.config, input_ids, None, 0)
-        x = self.wte(input_ids) + self.wpe(torch.arange(input_ids.shape[1], device=input_ids.device))
-        x = through_blocks(self, self.h[:-1], x, None)
-        return self.ln_f(through_blocks(self, [self.h[-1].last], x, n))
+        past, T = (cache.length if cache is not None else 0), input_ids.shape[-1]
+        positions, pattern = _places(self.config, input_ids, attention_mask, past)
+        x = self.wte(input_ids) + self.wpe(positions)
+        x = through_blocks(self, self.h[:-1], x, pattern, cache)
+        seen = attention_mask if attention_mask is not None else torch.ones(1, past + T, dtype=torch.bool, device=x.device)
+        x = through_blocks(self, [self.h[-1].last], x, n, attention_pattern(seen, n), cache)
+        if cache is not None: cache.length += T
+        return self.ln_f(x)
 
     def head(self,
         hidden: Tensor,            # (..., C) float, from `hidden`
@@ -320,6 +332,6 @@ class PrefixCache:
         rows: Tensor,       # (B,) int64, for each completion the index of its prompt
     ) -> 'PrefixCache':     # a new cache of B rows; gradients of the copies add up in the prompt
         "The prompts' keys and values, one row for each completion."
-        # k[rows] has a gradient whose sum depends on the threads
-        return PrefixCache([(k.index_select(0, rows), v.index_select(0, rows)) for k, v in self.layers.values()],
-                           self.length)
+        # of one prompt, views; otherwise copies (k[rows] has a gradient whose sum depends on the threads)
+        def each(x): return x.expand(len(rows), -1, -1, -1) if len(x) == 1 else x.index_select(0, rows)
+        return PrefixCache([(each(k), each(v)) for k, v in self.layers.values()], self.length)

@@ -6,7 +6,6 @@
 __all__ = ['SHARE', 'free_memory', 'update_memory', 'largest_that_fits', 'fit_into_memory']
 
 # %% ../../nbs/run/00_memory.ipynb #a6281db6
-import ctypes
 import json
 import math
 import os
@@ -19,6 +18,7 @@ from torch import Tensor
 from ..config import TrainConfig
 from ..files import read_json, write_at_once
 from ..lm.generate import Rollouts
+from ..lm.products import keep_memory
 from ..grpo.experience import PromptSource, sampling_settings
 from ..grpo.ranks import by_one, neighbours, world
 from ..grpo.step import Learner, Targets, backward_pass, is_out_of_memory
@@ -69,8 +69,6 @@ def free_memory(
     return {name: free/1e9 for name, free in host.items()}
 
 # %% ../../nbs/run/00_memory.ipynb #33a78338
-_MMAP_THRESHOLD = -3   # glibc's number for it
-
 def _taken_up() -> list[bytearray]:
     "The memory that this process holds and does not use, as objects: what it needs next, the system has to give."
     held = []
@@ -89,7 +87,7 @@ def _in_copy(work: Callable):
         try:
             with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('1000', 'utf-8')   # if one has to go, this one
             torch.set_num_threads(1)
-            with suppress(AttributeError, OSError): ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2**16)
+            keep_memory(2**16, keep=False)
             try:
                 held = _taken_up()   # until the copy ends
                 found = dict(found=work())
