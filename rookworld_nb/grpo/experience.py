@@ -11,7 +11,6 @@ import copy
 import time
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from itertools import islice
 import torch
 from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
@@ -38,6 +37,30 @@ def _shuffle(seed, lap, n):
     generator = torch.Generator().manual_seed(seed*1009 + lap)
     return torch.randperm(n, generator=generator), torch.rand(n, generator=generator)
 
+
+def _drawn(seed, used, n):
+    "The row whose turn it is, and its number in [0, 1)."
+    lap, at = divmod(used, n)
+    order, luck = _shuffle(seed, lap, n)
+    return int(order[at]), luck[order[at]]
+
+
+def _count_up(used, kind):
+    "The count so far."
+    used[kind] += 1
+    return used[kind] - 1
+
+
+def _rare_is_due(used, share): return used['rare'] + 1 <= share*(used['A'] + used['rare'] + 1)
+
+
+class _Stream:
+    "A stream without end, by number; what was made stays."
+    def __init__(self, stream): self.stream, self.made = stream, []
+    def __getitem__(self, i):
+        while len(self.made) <= i: self.made.append(next(self.stream))
+        return self.made[i]
+
 # %% ../../nbs/grpo/04_experience.ipynb #521c5f10
 class PromptSource:
     "Training prompts in a seeded order, task by task; its state is three counters and the measured success rates."
@@ -48,16 +71,9 @@ class PromptSource:
         rare_share: float = 0.0,        # share of A prompts that come from `rare_moves` instead, 0 to 1
     ):
         self.rows = {kind: _of_kind(rows, kind) for kind in 'PA'}
-        self.seed, self.difficulty_filter, self.rare_share = seed, difficulty_filter, rare_share
+        self.seed, self.difficulty_filter, self.rare_share, self._rare = seed, difficulty_filter, rare_share, _Stream(rare_moves(f'{seed} rare'))
         self.used, self.skipped, self.success = dict(P=0, A=0, rare=0), 0, dict(P={}, A={})
-        self._number = {}   # prompt -> number of its row, of the prompts taken since the last `record`
-        self._rare = None   # the stream, from where it is
-
-    def _next_rare(self):
-        "The next of the stream."
-        if self._rare is None: self._rare = islice(rare_moves(f'{self.seed} rare'), self.used['rare'], None)
-        self.used['rare'] += 1
-        return next(self._rare)
+        self._number = {}   # prompt -> number of its row, of those taken since the last `record`
 
     def take(self,
         kind: str, # 'P' or 'A'
@@ -67,14 +83,11 @@ class PromptSource:
         rows, out = self.rows[kind], []
         if n and not rows: raise ValueError(f'no training rows of task {kind}: change env_ratio or the data')
         while len(out) < n:
-            if kind == 'A' and self.used['rare'] + 1 <= self.rare_share*(self.used['A'] + self.used['rare'] + 1):
-                out.append(self._next_rare())
+            if kind == 'A' and _rare_is_due(self.used, self.rare_share):
+                out.append(self._rare[_count_up(self.used, 'rare')])
                 continue
-            lap, at = divmod(self.used[kind], len(rows))
-            order, luck = _shuffle(self.seed, lap, len(rows))
-            i, self.used[kind] = int(order[at]), self.used[kind] + 1
-            share = self.success[kind].get(str(i), 0.5)
-            if self.difficulty_filter and not _TOO_HARD <= share <= _TOO_EASY and luck[i] >= _SECOND_CHANCE: self.skipped += 1
+            i, luck = _drawn(self.seed, _count_up(self.used, kind), len(rows))
+            if self.difficulty_filter and not _TOO_HARD <= self.success[kind].get(str(i), 0.5) <= _TOO_EASY and luck >= _SECOND_CHANCE: self.skipped += 1
             else:
                 out.append(rows[i])
                 self._number[out[-1].prompt()] = str(i)
@@ -87,8 +100,7 @@ class PromptSource:
     ) -> None:
         "Store the success rate of each prompt; a rare one comes only once."
         for e, group in zip(examples, rewards):
-            if number := self._number.get(e.prompt()): self.success[e.kind][number] = (group >= success_reward).double().mean().item()
-        self._number.clear()
+            if i := self._number.pop(e.prompt(), None): self.success[e.kind][i] = (group >= success_reward).double().mean().item()
 
     def state_dict(self) -> dict: # as JSON can hold it
         "The place in the order, and the success rates."
@@ -98,9 +110,7 @@ class PromptSource:
         state: dict, # from `state_dict`
     ) -> None:
         "Continue where another source was."
-        # a run of before there were rare ones has counted none
-        self.used, self.skipped, self.success = dict(rare=0) | state['used'], state['skipped'], copy.deepcopy(state['success'])
-        self._rare = None
+        self.used, self.skipped, self.success = dict(rare=0) | state['used'], state['skipped'], copy.deepcopy(state['success'])   # old runs had no rare ones
 
 # %% ../../nbs/grpo/04_experience.ipynb #e4b7fca5
 def task_counts(

@@ -20,7 +20,6 @@ from ..reward.scoring import Scorer, make_scorer
 from ..lm.device import NUMBERS, set_numbers, to_device
 from ..lm.generate import Rollouts, distinct_completions, in_halves, pays_in_halves
 from ..lm.loader import pick_device
-from ..lm.products import keep_memory
 from .grpo import (RunningMoments, aggregate_tokens, TokenFacts, group_advantages, loss_denominator,
                                     masked_mean, policy_loss, reward_scale)
 from .head import Head
@@ -46,7 +45,6 @@ class Learner:
         config: TrainConfig,       # every choice
         scorer: Scorer|None = None,   # gives the marks; None is the one that config asks for
     ):
-        keep_memory()
         device, self.numbers = model.wte.weight.device, set_numbers(model, config.dtype, config.compile)
         self.model, self.tokenizer, self.config, self.best_reward = model, tokenizer, config, -1.0
         if config.exact_best != 'off': move_tokens(tokenizer)   # refused here, not in the first step

@@ -201,6 +201,20 @@ def through_blocks(
     return x
 
 
+def _states(model, input_ids, attention_mask, cache, n=None):
+    "`GPT.hidden`; with n, `GPT.last_hidden`."
+    past, T = (cache.length if cache is not None else 0), input_ids.shape[-1]
+    positions, pattern = _places(model.config, input_ids, attention_mask, past)
+    x = model.wte(input_ids) + model.wpe(positions)
+    if n is None: x = through_blocks(model, model.h, x, pattern, cache)
+    else:
+        x = through_blocks(model, model.h[:-1], x, pattern, cache)
+        seen = attention_mask if attention_mask is not None else torch.ones(1, past + T, dtype=torch.bool, device=x.device)
+        x = through_blocks(model, [model.h[-1].last], x, n, attention_pattern(seen, n), cache)
+    if cache is not None: cache.length += T
+    return model.ln_f(x)
+
+
 def head_rows(
     embedding: Tensor,         # (V, C) float, one row for each id
     ids: Tensor|None = None,   # (K,) int64, the only ids of interest; None: all V
@@ -227,12 +241,7 @@ class GPT(nn.Module):
         cache=None,                            # `KVCache` or `PrefixCache` that holds the past and takes the new
     ) -> Tensor:                               # (B, T, C) float
         "The last layer's states, after the final layer norm."
-        past, T = (cache.length if cache is not None else 0), input_ids.shape[-1]
-        positions, pattern = _places(self.config, input_ids, attention_mask, past)
-        x = self.wte(input_ids) + self.wpe(positions)
-        x = through_blocks(self, self.h, x, pattern, cache)
-        if cache is not None: cache.length += T
-        return self.ln_f(x)
+        return _states(self, input_ids, attention_mask, cache)
 
     def last_hidden(self,
         input_ids: Tensor,                     # (B, T) int64, T above 1
@@ -241,14 +250,7 @@ class GPT(nn.Module):
         cache=None,                            # `KVCache` or `PrefixCache` that holds the past and takes the new
     ) -> Tensor:                               # (B, n, C) float, the last n columns of `hidden`
         "The same states, but in the last block the other columns only give keys and values."
-        past, T = (cache.length if cache is not None else 0), input_ids.shape[-1]
-        positions, pattern = _places(self.config, input_ids, attention_mask, past)
-        x = self.wte(input_ids) + self.wpe(positions)
-        x = through_blocks(self, self.h[:-1], x, pattern, cache)
-        seen = attention_mask if attention_mask is not None else torch.ones(1, past + T, dtype=torch.bool, device=x.device)
-        x = through_blocks(self, [self.h[-1].last], x, n, attention_pattern(seen, n), cache)
-        if cache is not None: cache.length += T
-        return self.ln_f(x)
+        return _states(self, input_ids, attention_mask, cache, n)
 
     def head(self,
         hidden: Tensor,            # (..., C) float, from `hidden`

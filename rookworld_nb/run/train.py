@@ -25,6 +25,7 @@ from ..files import Interrupt, read_rows, write_at_once
 from ..chess.dataset import Example, load_rows
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
+from ..lm.products import keep_memory
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
 from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.step import Learner, train_step
@@ -437,6 +438,7 @@ def train(
         out = together(lambda: reopen_run(resume, config, allow_config_change)) if resume else None
         if out and is_complete(out, config): return out
         if config.threads: torch.set_num_threads(config.threads)
+        keep_memory()
         with together(lambda: make_scorer(config, scorer)) as scorer: return _train(config, out, scorer, allow_config_change, watch)
 
 
