@@ -153,6 +153,19 @@ def claim(monkeypatch):
     return claim
 
 
+def test_on_a_card_the_clock_on_the_wall_counts(tmp_path, claim, monkeypatch):
+    "And the models go where they are told to."
+    monkeypatch.setattr(claim, 'cpu_seconds', lambda: 5.)
+    asked, found = [], claim.load_model
+    monkeypatch.setattr(claim, 'load_model', lambda name, device='cpu': asked.append(str(device)) or found(name))
+    monkeypatch.setattr(claim, 'pick_device', lambda name: f'the {name}')
+    for device, waits in ('cpu', False), ('cuda', True):
+        run = claim.Run('S1', dict(base=claim_plan.BASE | dict(batch_size=2, replay=0., device=device), arms=dict(S1=dict(kind='labels'))), 1e-4, 0, tmp_path/device)
+        run.advance()
+        assert (run.spent > 0) == waits
+    assert asked == ['the cpu']*2 + ['the cuda']*2
+
+
 def test_arms_go_on_where_they_stopped(tmp_path, claim):
     "For two steps, all at once or one at a time: the same weights."
     plan = dict(base=claim_plan.BASE | dict(batch_size=4, replay_rows=8), arms=dict(

@@ -12,7 +12,8 @@ budget, written at once when all of them are known; judged-STAGE-BUDGET-SET.csv 
 OUT/arms.csv collects the measures. Several commands may work in one OUT, each with its `--seeds`.
 `--steps` takes the number of steps at each budget from an earlier arms.csv instead of the clock: then the weights are the same bits
 (column `weights`, the start of a SHA-256) on a machine of the same kind, one arm at a time (`--arms`) or all. `python claim_arms.py
-PLAN.toml OUT label_cost` measures that.
+PLAN.toml OUT label_cost` measures that. `--device cuda` runs the same plan on a card; a second is then one of the clock on the wall, in which
+the card, the CPU and the engines work side by side.
 `claim_measured.csv` beside this file is what has been measured so far. `--known claim_measured.csv` goes on from it in another OUT, and
 `keep claim_measured.csv` in place of a stage writes it anew, with a .parquet beside it: the single answers that a verdict compares.
 
@@ -39,7 +40,7 @@ from rookworld_nb.files import file_sha256, write_at_once
 from rookworld_nb.grpo.experience import PromptSource, collect, rollout_seed
 from rookworld_nb.grpo.step import Learner, make_optimizer, train_step
 from rookworld_nb.lm.generate import generate
-from rookworld_nb.lm.loader import load_model
+from rookworld_nb.lm.loader import load_model, pick_device
 from rookworld_nb.measure.evaluate import judge_rows, summarize
 from rookworld_nb.measure.strange import STRANGE, judge_by_rules, mean_run, right_states, strange_positions, visited_positions
 from rookworld_nb.measure.measures import bootstrap, wilson
@@ -82,6 +83,11 @@ class MeanScorer(Scorer):
     def score(self, *asked): return [replace(x, total=(x.total + y.total)/2) for x, y in zip(super().score(*asked), self.labels.score(*asked))]
 
 
+def seconds(device):
+    "What is spent so far: CPU-seconds; on a card, seconds."
+    return cpu_seconds() if device == 'cpu' else time.perf_counter()
+
+
 @cache
 def train_rows(data): return load_rows(data, 0.0, 0, 'train')
 
@@ -99,8 +105,8 @@ class Run:
         b = self.base
         self.config = TrainConfig(**(dict(seed=seed, env_ratio=0.0, learning_rate=rate or 1e-4, warmup_steps=10, min_lr_ratio=1.0, max_steps=10**6, temperature=b['temperature'],
                                           reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE) | fields))
-        self.model, self.tokenizer = load_model(b['model'])
-        self.start, _ = load_model(b['model'])
+        self.model, self.tokenizer = load_model(b['model'], pick_device(b['device']))
+        self.start, _ = load_model(b['model'], pick_device(b['device']))
         self.source = PromptSource(train_rows(b['data']), seed)
         if self.kind in ('grpo', 'anchored', 'both'): self.learner = Learner(self.model, self.tokenizer, self.config)
         if self.kind == 'both': self.learner.scorer = MeanScorer()
@@ -181,10 +187,10 @@ class Run:
 
     def advance(self):
         "One step, charged."
-        began, self.before = cpu_seconds(), self.spent
+        began, self.before = seconds(self.base['device']), self.spent
         self.step += 1
         found = getattr(self, self.kind)()
-        self.spent += cpu_seconds() - began
+        self.spent += seconds(self.base['device']) - began
         self.rows.append(dict(found or {}, step=self.step, cpu_s=round(self.spent, 2)))
 
     def save(self):
@@ -201,7 +207,7 @@ class Run:
         "Go on where the last `save` was."
         if not (file := self.out/'state.pt').exists(): return
         try:
-            state = torch.load(file, weights_only=True)
+            state = torch.load(file, map_location='cpu', weights_only=True)
             for name in ('step', 'spent', 'before', 'collected', 'rows'): setattr(self, name, state[name])
         except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as e:
             raise SystemExit(f'{file} cannot be read; without it this run begins again ({type(e).__name__})') from None
@@ -224,7 +230,7 @@ class Run:
     def weights(self):
         "The start of a SHA-256 over all weights."
         h = hashlib.sha256()
-        for p in self.model.state_dict().values(): h.update(p.contiguous().numpy().tobytes())
+        for p in self.model.state_dict().values(): h.update(p.cpu().contiguous().numpy().tobytes())
         return h.hexdigest()[:16]
 
     def close(self):
@@ -269,7 +275,7 @@ def fresh_rows(out, base, n):
 def visited_by_start(out, base, n):
     "Positions of the eval split that the starting model visits: the same for all arms."
     def make():
-        model, tokenizer = load_model(base['model'])
+        model, tokenizer = load_model(base['model'], pick_device(base['device']))
         return [p.fen for p in visited_positions(model, tokenizer, n, 'claim', 'eval', base['temperature'], 256, max_new_tokens=LIMITS['P'])]
     return kept(out/'exam'/f'visited-{n}.json', make)
 
@@ -399,9 +405,10 @@ def main(argv=None):
     parser.add_argument('--published', default='', help='a file of published rows, asked as it is where the exam is fresh')
     parser.add_argument('--steps', help='arms.csv of an earlier run')
     parser.add_argument('--known', help='what `keep` wrote of an earlier OUT: it is not made again')
+    parser.add_argument('--device', default='cpu', help='where the models are: cpu, or cuda')
     asked = parser.parse_args(argv)
     plan = read_plan(asked.plan)
-    plan['base']['published'] = asked.published
+    plan['base'] |= dict(published=asked.published, device=asked.device)
     check_start(plan['base'])
     torch.set_num_threads(plan['base']['threads'])
     asked.out.mkdir(parents=True, exist_ok=True)

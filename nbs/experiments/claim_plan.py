@@ -9,6 +9,7 @@ from rookworld_nb.measure.measures import mcnemar
 from rookworld_nb.report.report import holm
 
 BASE = dict(model='nano', sha256='',   # of the weights of nano that the plan was made for; others are refused
+            device='cpu',        # where the models are; `--device` of the command
             data='positions', learning_rates=[1e-4], batch_size=64,
             replay=0.25,         # share of a supervised batch that the starting model wrote itself, sampled at 1
             replay_rows=512,     # of such rows, made once and charged
