@@ -175,10 +175,10 @@ def test_a_read_only_disk(given, mounted, tmp_path):
 def test_changed_choices_are_listed(copy, tmp_path):
     changed = ['--resume', copy, '--learning_rate', '2e-4', '--kl_coef', '0.2', '--max_steps', '5']
     line = refusal(changed, tmp_path)
-    assert line == (f'rookworld_train: {copy} was started under other choices (kl_coef 0.1 -> 0.2, learning_rate 0.0001 -> 0.0002): '
+    assert line == (f'rookworld_train: {copy} was started under other choices (kl_coef 0.6 -> 0.2, learning_rate 5e-05 -> 0.0002): '
                     'with --allow_config_change it goes on under the new ones')
     assert in_child([*changed, '--allow-config-change']) == 0
-    assert f'{copy}: changed since: max_steps 4 -> 5, kl_coef 0.1 -> 0.2, learning_rate 0.0001 -> 0.0002\n' in (copy/'train.log').read_text()
+    assert f'{copy}: changed since: max_steps 4 -> 5, kl_coef 0.6 -> 0.2, learning_rate 5e-05 -> 0.0002\n' in (copy/'train.log').read_text()
     row = json.loads((copy/'metrics.jsonl').read_text().splitlines()[-1])
     assert (row['step'], row['kl_coef']) == (5, 0.2) and row['learning_rate'] == pytest.approx(2e-5)     # the last step of a cosine that ends at a tenth
 
