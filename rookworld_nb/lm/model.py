@@ -244,7 +244,7 @@ class GPT(nn.Module):
         return _states(self, input_ids, attention_mask, cache)
 
     def last_hidden(self,
-        input_ids: Tensor,                     # (B, T) int64, T above 1
+        input_ids: Tensor,                     # (B, T) int64
         n: int,                                # how many columns are wanted, 1 to T
         attention_mask: Tensor|None = None,    # (B, past + T) bool, True at real tokens; None: no padding
         cache=None,                            # `KVCache` or `PrefixCache` that holds the past and takes the new
