@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from .model import GPT, KVCache, PrefixCache
+from .model import GPT, PrefixCache
+from .tree import TreeCache, next_nodes
 from .tokenizer import pad_batch
 from .device import FixedDecoder, fixed_decoder, to_device
 
@@ -179,20 +180,6 @@ def _draws(rows, columns, block, seed):
             for k in range(-(-columns // block))]
     return torch.cat(made, 1)[:, :columns]
 
-# %% ../../nbs/lm/04_generate.ipynb #c1b2c844
-def _next_nodes(nodes, tokens, V):
-    "From each row's node and token: parent slot (N,) and token (N,) of the next nodes, ordered so that the fewest move; and each row's new node."
-    keys, child = (nodes*V + tokens).unique(return_inverse=True)
-    parents, n = keys // V, len(keys)
-    # first child of a node whose slot goes on
-    heir = (parents.diff(prepend=parents.new_tensor([-1])) > 0) & (parents < n)
-    free = torch.ones_like(heir)
-    free[parents[heir]] = False
-    slots = parents.clone()
-    slots[~heir] = free.nonzero()[:, 0]
-    order = slots.argsort()
-    return parents[order], keys[order] % V, slots[child]
-
 # %% ../../nbs/lm/04_generate.ipynb #cf0f5778
 def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, temperature, top_k, top_p):
     "Sampled ids (B, T), mask (B, T), log-probs (B, T), packed sets or None: each distinct prefix is read once, and finished rows are not continued."
@@ -205,8 +192,9 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabula
     heat, allowed = temperature[0].item(), None
     kept = torch.full((P*G, T, -(-K // 8)), 255, dtype=torch.uint8, device=device) if cut else None
     seen = torch.cat([prompt_mask, mask.new_ones(P, T)], 1)
-    cache = KVCache(model.config, P*G, prompt_ids.shape[1] + T, device, model.products or model.wte.weight.dtype)
-    hidden = model.last_hidden(prompt_ids, 1, prompt_mask if padded else None, cache)[:, -1]
+    prompts = PrefixCache()
+    hidden = model.last_hidden(prompt_ids, 1, prompt_mask if padded else None, prompts)[:, -1]
+    cache = TreeCache(prompts, prompt_mask if padded else None, P*G, T)
     # the rows that continue, and the prompt of each node
     live, prompt = torch.arange(P*G, device=device), torch.arange(P, device=device)
     node = live // G   # the node of each of these rows
@@ -222,7 +210,7 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabula
         stay = (new != eot) & (limits[live // G] > t + 1)
         if not stay.any(): break
         live = live[stay]
-        parent, token, node = _next_nodes(node[stay], new[stay], V)
+        parent, token, node = next_nodes(node[stay], new[stay], V)
         prompt = prompt[parent]
         cache.keep(parent)
         hidden = model.hidden(token[:, None], seen[prompt, :cache.length + 1] if padded else None, cache)[:, -1]

@@ -74,9 +74,10 @@ class Attention(nn.Module):
     def forward(self,
         x: Tensor,              # (B, T, C) float
         pattern: Tensor|None,   # (B, 1, T, S) bool from `attention_pattern`; None: no padding, plain causal
-        cache=None,             # `KVCache` or `PrefixCache`
+        cache=None,             # `KVCache`, `PrefixCache`, or a `TreeCache`, which attends itself
     ) -> Tensor:                # (B, T, C) float
         q, k, v = self._heads(self.c_attn(x), 3)
+        if hasattr(cache, 'attend'): return self.c_proj(cache.attend(self.layer, q, k, v).transpose(1, 2).flatten(2))
         if cache is not None: k, v = cache.update(self.layer, k, v)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=pattern, is_causal=pattern is None and x.shape[1] > 1)
         return self.c_proj(y.transpose(1, 2).flatten(2))
@@ -280,7 +281,6 @@ class KVCache:
         shape = (2, config.n_layer, batch_size, config.n_head, max_length, config.n_embd//config.n_head)
         self.store = torch.empty(shape, device=device, dtype=dtype)
         self.length = 0                # columns in use; the model advances it
-        self.rows = 0                  # rows in use
 
     def update(self,
         layer: int,   # index of the block
@@ -292,22 +292,8 @@ class KVCache:
         if rows > self.store.shape[2] or end > self.store.shape[4]:
             raise ValueError(f'{rows} rows of {end} columns do not fit into a cache of '
                              f'{self.store.shape[2]} rows of {self.store.shape[4]} columns')
-        self.rows = rows
         self.store[0, layer, :rows, :, self.length:end], self.store[1, layer, :rows, :, self.length:end] = k, v
         return self.store[:, layer, :rows, :, :end]
-
-    def keep(self,
-        rows: Tensor,   # (B',) int64, old index of each new row; a repeated index copies its row
-    ) -> None:
-        "Keep these rows in this order; rows that keep their place cost nothing."
-        if len(rows) > self.store.shape[2]:
-            raise ValueError(f'{len(rows)} rows do not fit into a cache of {self.store.shape[2]}')
-        moves = {new: old for new, old in enumerate(rows.tolist()) if new != old}
-        past = self.store[..., :self.length, :]
-        # read a row before it is overwritten
-        source = past.clone() if moves.keys() & set(moves.values()) else past
-        for new, old in moves.items(): past[:, :, new] = source[:, :, old]
-        self.rows = len(rows)
 
 # %% ../../nbs/lm/02_model.ipynb #9da9f2c4
 class PrefixCache:
@@ -334,6 +320,9 @@ class PrefixCache:
         rows: Tensor,       # (B,) int64, for each completion the index of its prompt
     ) -> 'PrefixCache':     # a new cache of B rows; gradients of the copies add up in the prompt
         "The prompts' keys and values, one row for each completion."
-        # of one prompt, views; otherwise copies (k[rows] has a gradient whose sum depends on the threads)
-        def each(x): return x.expand(len(rows), -1, -1, -1) if len(x) == 1 else x.index_select(0, rows)
+        runs = None if rows.is_cuda else [t.tolist() for t in rows.unique_consecutive(return_counts=True)]   # a GPU would wait for the numbers
+        def each(x):   # of one prompt, views; otherwise copies, whose gradient is a sum of each run of rows
+            if len(x) == 1: return x.expand(len(rows), -1, -1, -1)
+            if runs is None: return x.index_select(0, rows)
+            return torch.cat([x[p:p+1].expand(n, -1, -1, -1) for p, n in zip(*runs)])
         return PrefixCache([(each(k), each(v)) for k, v in self.layers.values()], self.length)

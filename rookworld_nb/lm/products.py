@@ -65,7 +65,7 @@ def linear(
 ) -> Tensor:                 # (..., N) float, differentiable
     "x @ weight.T + bias, by the library that is fast here; otherwise `F.linear` itself."
     if not _for_onednn(x, weight): return F.linear(x, weight, bias)
-    return _OneDNN.apply(x, weight, bias)
+    return _OneDNN.apply(x, weight, bias) if torch.is_grad_enabled() else _times(x.contiguous(), weight, bias)
 
 
 class Linear(nn.Linear):
