@@ -25,7 +25,6 @@ from ..files import Interrupt, read_rows, write_at_once
 from ..chess.dataset import Example, load_rows
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
-from ..lm.products import keep_memory
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
 from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.step import Learner, train_step
@@ -36,7 +35,7 @@ from .checkpoint import (CheckpointError, check_origin, checkpoint_step, config_
                                          reopen_run, rotate_checkpoints, save_checkpoint, seed_generators,
                                          stable_checkpoint, starting_point, verify_checkpoint)
 from .health import LEVELS, MACHINE, HealthError, HealthMonitor, process_memory_gb, worst
-from .memory import fit_into_memory
+from .memory import fit_into_memory, keep_memory
 
 # %% ../../nbs/run/03_train.ipynb #0da3cf02
 class RunLog:
