@@ -61,6 +61,8 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('grpo/04_experience', "limits=[limits[e.kind] for e in examples]", "limits=[limits['PA'[e.kind == 'P']] for e in examples]", 'each task cut at the length of the other'),
     ('grpo/04_experience', "most = torch.tensor([limits[e.kind] for e in batch.examples])", "most = torch.tensor([limits['P'] for e in batch.examples])", 'long answers to A punished by the length of P'),
     ('grpo/05_step', "targets.returns, mask, config.value_clip, tokens)", "targets.returns, mask, config.value_clip)", 'value loss averaged by micro-batch'),
+    ('grpo/05_step', " or learner.reference and config.kl_in == 'loss'\n", "\n", 'no KL for a group without advantages'),
+    ('grpo/05_step', "if more or not some.any() else some", "if more else some", 'a gradient that is missing, not 0'),
     ('run/05_pretrain', "a, b, c = 3.4445, -4.7750, 2.0315", "a, b, c = 3.4445, -4.7750, 2.0135", 'a digit of a coefficient'),
     ('run/05_pretrain', "return orthogonalized(matrices.mT, rounds).mT", "return orthogonalized(matrices.mT, rounds - 1).mT", 'tall matrices get a round less'),
     ('run/05_pretrain', "m.mul_(group['momentum']).add_(p.grad)", "m.lerp_(p.grad, 1 - group['momentum'])", 'another momentum'),

@@ -101,10 +101,12 @@ def _micro_batches(
     lengths: Tensor, # (B,) int64, tokens of each completion, prompt-major
     group_size: int, # G
     size: int,       # completions in a backward pass, at most; but a group is never split
+    wanted: Tensor|None = None, # (P,) bool, only these groups; None: all
 ) -> list[Tensor]:   # prompt indices of each micro-batch
     "Whole groups of this rank's share, short completions with short ones: less padding, and each prompt is computed once."
-    by_length = my_share(lengths.view(-1, group_size).amax(1).argsort(stable=True))
-    return [groups for groups in by_length.split(max(1, size // group_size)) if len(groups)]
+    by_length = lengths.view(-1, group_size).amax(1).argsort(stable=True)
+    if wanted is not None: by_length = by_length[wanted[by_length]]
+    return [groups for groups in my_share(by_length).split(max(1, size // group_size)) if len(groups)]
 
 # %% ../../nbs/grpo/05_step.ipynb #3b75758f
 def is_out_of_memory(
@@ -308,11 +310,12 @@ def backward_pass(
     targets: Targets,     # of its completions
     denominator: float,   # of the whole batch, see `loss_denominator`
     tokens: int,          # trained tokens of the whole batch
+    learns: bool = True,  # False: the gradient is known to be 0, and the pass only measures
 ) -> PassSums:            # of the micro-batch
     "Add the gradient of a micro-batch."
     config, mask, parts = learner.config, trained_tokens(part, learner.config), []
     rows, inverse = distinct_completions(part)
-    head = Head(learner.model, part, rows, mask[rows])
+    with torch.set_grad_enabled(learns): head = Head(learner.model, part, rows, mask[rows])
     with torch.no_grad(): ref = Head(learner.reference, part, rows, mask[rows]) if learner.reference else None
     for at in head.chunks:
         mine = ((at.start <= inverse) & (inverse < at.stop)).nonzero()[:, 0]   # the copies of these rows
@@ -322,14 +325,15 @@ def backward_pass(
         wanted = targets.select(mine, mask.shape[1])
         expected = wanted.exact and expected_worth(logits, mask[rows[at]], inverse[mine] - at.start, wanted.exact)
         loss, sums = _loss(learner, facts, part.logprobs[mine], mask[mine], wanted, denominator, expected)
-        loss.backward()
-        head.take_gradient(at, logits)
+        if learns:
+            loss.backward()
+            head.take_gradient(at, logits)
         parts.append(sums)
     critic = torch.zeros(())
     if learner.value_head:
         values = learner.value_head(head.hidden.detach() if config.value_detach else head.hidden)
         critic = value_loss(values.index_select(0, inverse), targets.values, targets.returns, mask, config.value_clip, tokens)
-    head.backward(*[config.value_coef * critic] * bool(learner.value_head))
+    if learns: head.backward(*[config.value_coef * critic] * bool(learner.value_head))
     total = PassSums.total([sums.numbers() for sums in parts])
     return replace(total, loss=total.loss + config.value_coef*critic.item(), value_loss=critic.item(), distinct=len(rows))
 
@@ -370,16 +374,24 @@ def _add_gradients(learner: Learner, twin: Learner) -> None:
         if q.grad is not None: p.grad = q.grad if p.grad is None else p.grad.add_(q.grad)
 
 # %% ../../nbs/grpo/05_step.ipynb #f110b78d
+def _learnable(learner, targets: Targets, G: int) -> Tensor: # (P,) bool
+    "The groups whose loss has a gradient: an advantage that is not 0, or a term that is not the policy's."
+    config, some = learner.config, (targets.advantages != 0).view(-1, G, *targets.advantages.shape[1:]).flatten(1).any(1)
+    more = learner.value_head or targets.exact or config.entropy_coef or learner.reference and config.kl_in == 'loss'
+    return torch.ones_like(some) if more or not some.any() else some    # of nothing at all the gradient is 0, not missing
+
+
 def _gradient(learner, r: Rollouts, targets: Targets) -> list[PassSums]: # of each micro-batch
     "This rank's share of the gradient of some rollouts."
     config, G, lengths, tokens = learner.config, r.group_size, r.completion_mask.sum(1), trained_tokens(r, learner.config)
-    denominator, size = loss_denominator(tokens, config.loss_type, config.max_length), learner.micro_batch_size
+    denominator, size, learns = loss_denominator(tokens, config.loss_type, config.max_length), learner.micro_batch_size, _learnable(learner, targets, G)
     learner.optimizer.zero_grad()
     def passes(learner, micro_batches):
-        parts = ((r.select(groups), targets.select(_rows(groups, G), int(lengths.view(-1, G)[groups].max()))) for groups in micro_batches)
-        return [backward_pass(learner, *part, denominator, int(tokens.sum())) for part in parts]
-    if size < 2*G or not pays_in_halves(learner.model, len(r.prompts)): return passes(learner, _micro_batches(lengths, G, size))
-    micro_batches, learners = _micro_batches(lengths, G, min(size//2, len(lengths)//4)), (learner, _twin(learner))
+        parts = ((r.select(groups), targets.select(_rows(groups, G), int(lengths.view(-1, G)[groups].max())), learn) for learn, groups in micro_batches)
+        return [backward_pass(learner, *part, denominator, int(tokens.sum()), learn) for *part, learn in parts]
+    def split(size): return [(learn, groups) for learn in (True, False) for groups in _micro_batches(lengths, G, size, learns == learn)]
+    if size < 2*G or not pays_in_halves(learner.model, len(r.prompts)): return passes(learner, split(size))
+    micro_batches, learners = split(min(size//2, len(lengths)//4)), (learner, _twin(learner))
     parts = in_halves(lambda half: passes(learners[half], micro_batches[half::2]))
     _add_gradients(*learners)
     return [*chain(*parts)]

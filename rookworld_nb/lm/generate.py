@@ -195,24 +195,30 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabula
     prompts = PrefixCache()
     hidden = model.last_hidden(prompt_ids, 1, prompt_mask if padded else None, prompts)[:, -1]
     cache = TreeCache(prompts, prompt_mask if padded else None, P*G, T)
-    # the rows that continue, and the prompt of each node
+    # the rows that continue, the prompt of each node, and the node of each of these rows; None: each row has a node of its own
     live, prompt = torch.arange(P*G, device=device), torch.arange(P, device=device)
-    node = live // G   # the node of each of these rows
+    node = live // G if G > 1 else None
     for t in range(T):
         logits = model.head(hidden, vocabulary)
         if mixed: heat = temperature[prompt]
         if cut:
             allowed = _truncation_mask(_apply_temperature(logits, heat), top_k[prompt], top_p[prompt])
-            kept[live, t] = _pack_bits(allowed)[node]
+            kept[live, t] = _pack_bits(allowed) if node is None else _pack_bits(allowed)[node]
         new, logprobs[live, t] = _sample_tokens(logits, noise[live, t], heat, allowed, node)
         if vocabulary is not None: new = vocabulary[new]
         ids[live, t], mask[live, t] = new, True
         stay = (new != eot) & (limits[live // G] > t + 1)
         if not stay.any(): break
-        live = live[stay]
-        parent, token, node = next_nodes(node[stay], new[stay], V)
-        prompt = prompt[parent]
-        cache.keep(parent)
+        if node is None and stay.all(): token = new      # no node splits, and none ends
+        else:
+            live, shared, node = live[stay], node is not None, (torch.arange(len(live), device=device) if node is None else node)[stay]
+            parent, token, node = next_nodes(node, new[stay], V)
+            if len(parent) == len(live):
+                if shared: parent, token = parent[node], token[node]     # from now on the nodes stand as the rows do, prompt by prompt
+                else: live = live[node.argsort()]                        # the rows as the nodes do, of which few move
+                node = None
+            prompt = prompt[parent]
+            cache.keep(parent)
         hidden = model.hidden(token[:, None], seen[prompt, :cache.length + 1] if padded else None, cache)[:, -1]
     return ids[:, :t+1], mask[:, :t+1], logprobs[:, :t+1], kept[:, :t+1] if cut else None
 
