@@ -318,9 +318,8 @@ if (code := program.wait()) < 0: os.kill(os.getpid(), -code)
 sys.exit(code)
 """
 
-def _prepare(sweep, drawn, directory, command):
+def _prepare(sweep, values, directory, command):
     "The command of a trial, its threads, and how many steps it makes (0: nobody knows)."
-    values = sweep.space.base | drawn
     if sweep.space.program:
         return [sys.executable, '-c', _KEEPER, *fill_program(sweep.space.program, values, sweep.out.resolve())], 0, 0
     choices = TrainConfig(**{'threads': 1} | values | {'output_dir': str(directory)})
@@ -338,11 +337,11 @@ def _run_trial(
     "One trial, from its draw to its end."
     fail = lambda reason: end_trial(sweep, trial.number, 'failed', reason, success=False)
     sweep.study.sampler = make_sampler(sweep.config.sampler, sweep.config.seed, trial.number)
-    program, drawn = sweep.space.program, draw(trial, sweep.space)
-    try: words, threads, steps = _prepare(sweep, drawn, directory, command)
+    try: words, threads, steps = _prepare(sweep, sweep.space.base | draw(trial, sweep.space), directory, command)
     except ValueError as e: return fail(str(e))
     with open(directory/'trial.log', 'wb') as log:
-        process = _start_process(words, threads, stdout=log, stderr=log, cwd=Path(sweep.config.space).resolve().parent if program else None)
+        where = Path(sweep.config.space).resolve().parent if sweep.space.program else None
+        process = _start_process(words, threads, stdout=log, stderr=log, cwd=where)
         outcome, reason = _watch(sweep, trial, process, directory, steps, asked)
         process.stdin.close()
     again = trial.user_attrs.get('tries', 1) if outcome == 'killed' else 0     # a sweep that is stopped costs no try
@@ -350,7 +349,7 @@ def _run_trial(
         outcome, reason = _ending(process.returncode, (directory/'trial.log').read_text('utf-8', 'replace'))
         again = second_try(trial) if outcome == 'killed' else 0
     if outcome != 'finished': return end_trial(sweep, trial.number, outcome, reason, again=again, success=False)
-    if program: return end_trial(sweep, trial.number, 'finished', '', 0, success=True)
+    if sweep.space.program: return end_trial(sweep, trial.number, 'finished', '', 0, success=True)
     try: (gain, low, high), reason = gain_of(directory, sweep.space.objective), shortfall(directory)
     except ValueError as e: return fail(f'the run ended, but {e}')
     if not math.isfinite(gain): return fail(reason or f'the gain is {gain}')
