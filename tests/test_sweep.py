@@ -189,7 +189,7 @@ def test_another_program_is_walked_in_order(how, tmp_path):
     process.send_signal(how)
     _, err = process.communicate()
     if how == signal.SIGTERM: assert process.returncode == 130 and '1 of 3 trials have ended in sweeps/walk: the same command goes on' in err, err
-    wait_until(lambda: not os.path.exists(f'/proc/{program}/fd/0'))
+    wait_until(lambda: not os.path.exists(f'/proc/{program}/fd/0'), seconds=20)      # who does not react is killed after 30
     (tmp_path/'waits').unlink()
     process = start('walk.toml', '--sampler', 'grid', cwd=tmp_path)
     printed, err = process.communicate()
