@@ -555,7 +555,7 @@ class ReportConfig(Config):
 @dataclass(frozen=True, kw_only=True)
 class SweepConfig(Config):
     "Many training runs over a space of choices, compared on one page."
-    space: str|None = None          # TOML file: objective, [base], [space]; see sweep.space
+    space: str|None = None          # TOML file: objective, [base], [space], or another program to run; see sweep.space
     study: _like('a name of letters, digits, - _ and .', r'\w[\w.-]*')|None = None # name of the study; None takes the name of the file
     output_dir: Name = 'sweeps'     # the study is kept in OUTPUT_DIR/STUDY, one run directory per trial
     storage: str|None = None        # database URL of Optuna's record, such as postgresql://..., which many machines may share; None is SQLite in the directory of the study

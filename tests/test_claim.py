@@ -1,8 +1,10 @@
 "The code of the claim: what a step with the worth of every move does, and the arms, a few seconds of each."
 import copy
 import importlib.util
+import os
 import random
 import re
+import shlex
 import sys
 from dataclasses import replace
 from functools import cache, partial
@@ -22,9 +24,13 @@ from rookworld_nb.lm.loader import load_model
 from rookworld_nb.measure.strange import visited_positions
 from rookworld_nb.reward.coherence import score_by_rules
 from rookworld_nb.reward.scoring import Scorer
+from rookworld_nb.run.checkpoint import only_writer
 from rookworld_nb.run.targets import TokenRows, completion_loss
+from rookworld_nb.sweep.space import fill_program, grid, read_space
+from runs import call, some_positions
 
-sys.path.append(str(Path(__file__).parents[1]/'nbs/experiments'))
+EXPERIMENTS = Path(__file__).parents[1]/'nbs/experiments'
+sys.path.append(str(EXPERIMENTS))
 import claim_plan
 
 CONFIG = TrainConfig(reward_source='rules', prompts_per_step=4, group_size=4, env_ratio=0.25, max_new_tokens=24, env_max_new_tokens=48, kl_every=0, max_refills=0, learning_rate=1e-3, warmup_steps=0, temperature=1.0)
@@ -140,7 +146,7 @@ def test_a_step_of_each(nano, rows, where):
 
 
 def arms():
-    spec = importlib.util.spec_from_file_location('claim_arms', Path(__file__).parents[1]/'nbs/experiments/claim_arms.py')
+    spec = importlib.util.spec_from_file_location('claim_arms', EXPERIMENTS/'claim_arms.py')
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -382,6 +388,61 @@ def test_the_registered_plan_can_be_read(claim, tmp_path):
     assert claim.read_plan(claim.__file__.replace('arms.py', 'designs.toml'))['arms'].keys() == {'start', 'D1', 'D2'}
     (tmp_path/'wrong.toml').write_text('[base]\nlearning_rate = 1\n[stages]\n[arms]\n')
     with pytest.raises(SystemExit, match='unknown line learning_rate'): claim.read_plan(tmp_path/'wrong.toml')
+
+
+def test_the_sweep_makes_every_seed_of_every_stage(claim, tmp_path, monkeypatch):
+    "In the order of the plan, then the verdict; on a card the same."
+    plan, asked = claim.read_plan(EXPERIMENTS/'claim_arms.toml'), []
+    monkeypatch.setattr(claim, 'runs', lambda plan, stage, out, arms, seeds: asked.append((plan['base']['device'], stage, *seeds)) or [])
+    monkeypatch.setattr(claim, 'verdict', lambda plan, stage, out: asked.append((plan['base']['device'], 'verdict', stage)) or pd.DataFrame())
+    monkeypatch.setattr(claim, 'conclusion', lambda *how: pd.DataFrame())
+    monkeypatch.chdir(EXPERIMENTS)
+    for file, device in ('claim_sweep.toml', 'cpu'), ('claim_card.toml', 'cuda'):
+        space = read_space(file)
+        for point in grid(space): claim.main(fill_program(space.program, space.base | point, tmp_path)[2:])
+        assert asked == [(device, stage, seed) for stage, how in plan['stages'].items() for seed in how['seeds']] + [(device, 'verdict', 'final')]
+        asked.clear()
+
+
+TOY = '''
+[base]
+data = "positions.parquet"
+learning_rates = [1e-4]
+batch_size = 4
+replay = 0.0
+[stages]
+tuning    = {seeds = [0], budgets = [0.001], P = 4}
+screening = {seeds = [0, 1], budgets = [0.002], rates = "best", P = 4}
+[arms]
+S1 = {kind = "labels"}
+R1 = {kind = "grpo", prompts_per_step = 2, group_size = 2}
+'''
+
+def test_a_plan_by_the_sweep_is_the_plan_by_hand(tmp_path, monkeypatch):
+    "Budgets of a millisecond are one step. The screening refuses to begin before the tuning is complete, and is made by the same command."
+    some_positions(tmp_path)
+    (tmp_path/'toy.toml').write_text(TOY)
+    script = shlex.quote(str(EXPERIMENTS/'claim_arms.py'))
+    (tmp_path/'sweep.toml').write_text(f"program = 'python {script} toy.toml {{study}}/out {{stage}}'\n[space]\nstage = ['screening --seeds 1', 'tuning screening --seeds 0']\n")
+    for said in 'failed | the stage tuning has to be complete first: S1 has rates []', 'finished':
+        code, printed, err = call('sweep', 'sweep.toml', '--sampler', 'grid', cwd=tmp_path, PYTHONPATH=os.environ.get('PYTHONPATH', ''))
+        assert code == 0 and f'| screening --seeds 1 | {said}\n' in printed, (printed, err)
+    monkeypatch.chdir(tmp_path)
+    arms().main(['toy.toml', 'out', 'tuning', 'screening'])
+    found, wanted = (pd.read_csv(out/'arms.csv').drop(columns='spent') for out in (tmp_path/'sweeps/sweep/out', tmp_path/'out'))
+    pd.testing.assert_frame_equal(found, wanted)
+    assert len(wanted.drop_duplicates(['stage', 'arm', 'seed'])) == 1 + 2 + 1 + 4 and wanted[wanted.arm != 'start'].steps.eq(1).all()
+
+
+def test_what_another_process_makes_is_not_made(tmp_path, claim, monkeypatch):
+    "And the command does not end as if it were."
+    monkeypatch.chdir(tmp_path)
+    (tmp_path/'toy.toml').write_text(TOY.replace('positions.parquet', 'positions'))
+    folder = claim.run_folder(tmp_path/'out', 'S1', 1e-4, 0)
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(claim, 'measured', lambda *how: ([dict(set='P', metric='legal_best', value=0.5, low=0.4, high=0.6, n=2)], {}))
+    with only_writer(folder), pytest.raises(SystemExit, match='not all is made: .*another process'): claim.main(['toy.toml', 'out', 'tuning'])
+    assert claim.collected(tmp_path/'out').arm.tolist() == ['start']
 
 
 def test_what_is_asked_is_held_out(nano):

@@ -1,4 +1,4 @@
-"rookworld_sweep with real runs: a worker that is killed, a sweep that is killed, and what is refused."
+"rookworld_sweep with real runs and with other programs: a worker that is killed, a sweep that is killed, and what is refused."
 import contextlib
 import json
 import os
@@ -164,6 +164,70 @@ def test_refused(change, says, folder):
     _, err = process.communicate()
     assert process.returncode == 2 and err.startswith('rookworld_sweep: tiny.toml: ') and says in err and err.count('\n') == 1, err
     assert not (folder/'sweeps').exists()
+
+
+WALK = '''
+import os, sys, time
+from pathlib import Path
+stone = sys.argv[1]
+with open('path', 'a') as f: print(stone, file=f)
+Path('pid').write_text(str(os.getpid()))
+while stone == 'second' and Path('waits').exists(): time.sleep(0.02)
+'''
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')
+@pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGKILL])
+def test_another_program_is_walked_in_order(how, tmp_path):
+    "Stopped or killed in the middle, its program ends with it; the same command goes on there, and not behind the rest."
+    (tmp_path/'walk.py').write_text(WALK)
+    (tmp_path/'walk.toml').write_text('program = "python walk.py {stone}"\n[space]\nstone = ["first", "second", "third"]\n')
+    (tmp_path/'waits').touch()
+    def path(): return (tmp_path/'path').read_text().split() if (tmp_path/'path').exists() else []
+    process = start('walk.toml', '--sampler', 'grid', cwd=tmp_path)
+    wait_until(lambda: path() == ['first', 'second'], process)
+    program = int(wait_until(lambda: (tmp_path/'pid').read_text(), process))
+    process.send_signal(how)
+    _, err = process.communicate()
+    if how == signal.SIGTERM: assert process.returncode == 130 and '1 of 3 trials have ended in sweeps/walk: the same command goes on' in err, err
+    wait_until(lambda: not os.path.exists(f'/proc/{program}/fd/0'), seconds=20)      # who does not react is killed after 30
+    (tmp_path/'waits').unlink()
+    process = start('walk.toml', '--sampler', 'grid', cwd=tmp_path)
+    printed, err = process.communicate()
+    assert process.returncode == 0 and printed.endswith('Report: sweeps/walk/report.html\n'), err
+    assert path() == ['first', 'second', 'second', 'third']
+    table = pd.read_csv(tmp_path/'sweeps/walk/trials.csv')
+    assert table.columns.tolist() == ['trial', 'outcome', 'reason', 'success', 'again', 'stone']
+    assert table.outcome.tolist() == ['finished', 'killed', 'finished', 'finished'] and table.again.tolist() == [False, True, False, False], table
+    assert table.reason[1] in ('the sweep was stopped', 'its worker was killed')
+    assert '3 of 3 trials finished' in (tmp_path/'sweeps/walk/report.html').read_text()
+
+
+def test_a_program_that_fails_is_tried_again(tmp_path):
+    "By the same command, when somebody has repaired it; another program is another study."
+    (tmp_path/'twice.toml').write_text('program = "python mine.py {n}"\n[space]\nn = [1, 2]\n')
+    def run():
+        process = start('twice.toml', '--sampler', 'grid', cwd=tmp_path)
+        return *process.communicate(), process.returncode
+    (tmp_path/'mine.py').write_text('import sys\nprint("well")\nif sys.argv[1] == "1": sys.exit("one is a lonely number")\n')
+    printed, err, code = run()
+    assert code == 0 and printed.splitlines()[:2] == ['Trial    0 | 1 | failed | one is a lonely number', 'Trial    1 | 2 | finished'], err
+    (tmp_path/'mine.py').write_text('print("well")\n')
+    assert run()[0].splitlines()[0] == 'Trial    2 | 1 | finished'
+    (tmp_path/'twice.toml').write_text('program = "python yours.py {n}"\n[space]\nn = [1, 2]\n')
+    assert 'study twice was started with another program: choose another --study' in run()[1]
+
+
+@pytest.mark.parametrize('lines, args, says', [
+    ('', [], 'sampler must be grid for a program, which has no gain, not tpe'),
+    ('', ['--sampler', 'grid', '--prune'], 'prune must be false for a program'),
+    ('objective = "sampled all reward"', ['--sampler', 'grid'], 'objective must be left out for a program'),
+    ('base = {seed = 1}', ['--sampler', 'grid'], 'program must name {seed}')])
+def test_refused_with_a_program(lines, args, says, tmp_path):
+    (tmp_path/'walk.toml').write_text(f'program = "walk {{stone}}"\n{lines}\n[space]\nstone = ["first"]\n')
+    process = start('walk.toml', *args, cwd=tmp_path)
+    _, err = process.communicate()
+    assert process.returncode == 2 and err.startswith('rookworld_sweep: ') and says in err and err.count('\n') == 1, err
+    assert not (tmp_path/'sweeps').exists()
 
 
 def test_the_command_of_a_configuration_makes_it_again():

@@ -14,6 +14,7 @@ OUT/arms.csv collects the measures. Several commands may work in one OUT, each w
 (column `weights`, the start of a SHA-256) on a machine of the same kind, one arm at a time (`--arms`) or all. `python claim_arms.py
 PLAN.toml OUT label_cost` measures that. `--device cuda` runs the same plan on a card; a second is then one of the clock on the wall, in which
 the card, the CPU and the engines work side by side.
+`rookworld_sweep claim_sweep.toml --sampler grid` makes everything, one seed of a stage after the other; claim_card.toml does so on a card.
 `claim_measured.csv` beside this file is what has been measured so far. `--known claim_measured.csv` goes on from it in another OUT, and
 `keep claim_measured.csv` in place of a stage writes it anew, with a .parquet beside it: the single answers that a verdict compares.
 
@@ -340,7 +341,7 @@ def as_csv(rows):
 
 def run_seed(pairs, plan, stage, out, seed, steps=None):
     """Train some (arm, rate) of a seed to every budget of a stage, and measure each there. Who has spent least makes the next step.
-    steps: (arm, rate, seed, budget) -> number, instead of the clock."""
+    steps: (arm, rate, seed, budget) -> number, instead of the clock. Returns a sentence where another process does it."""
     left = [(arm, rate) for arm, rate in pairs if not all(f.exists() for f in measures(plan, stage, out, arm, rate, seed).values())]
     for earlier in list(plan['stages'])[:list(plan['stages']).index(stage)]:
         for arm, rate in left:
@@ -354,7 +355,8 @@ def run_seed(pairs, plan, stage, out, seed, steps=None):
             try: held.enter_context(only_writer(folder))
             except ValueError as e:
                 if 'another process' not in str(e): raise
-                return print(e, flush=True)
+                print(e, flush=True)
+                return str(e)
             its.append(Run(arm, plan, rate, seed, out))
             held.callback(its[-1].close)
             its[-1].restore()
@@ -421,8 +423,9 @@ def main(argv=None):
         return print(found.round(4).to_string(), conclusion(plan, asked.stages[1], asked.out, found).round(4).to_string(), sep='\n')
     if unknown := (set(asked.stages) - set(plan['stages'])) | (set(asked.arms or []) - set(plan['arms'])): raise SystemExit(f'the plan has no {min(unknown)}')
     steps = asked.steps and read_steps(asked.steps)
-    for stage in asked.stages:
-        for seed, pairs in runs(plan, stage, asked.out, asked.arms, asked.seeds): run_seed(pairs, plan, stage, asked.out, seed, steps)
+    left = [said for stage in asked.stages for seed, pairs in runs(plan, stage, asked.out, asked.arms, asked.seeds)
+            if (said := run_seed(pairs, plan, stage, asked.out, seed, steps)) and pairs[0][0] != 'start']
+    if left: raise SystemExit(f'not all is made: {left[-1]}')
 
 
 if __name__ == '__main__': main()

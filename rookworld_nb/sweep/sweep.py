@@ -22,9 +22,9 @@ from optuna.trial import TrialState
 from ..config import SweepConfig, TrainConfig, command_line
 from ..files import Interrupt, read_rows, write_at_once
 from ..page import bar_html, document, escaped, table_html
-from .space import Space, gain_of, shortfall, draw, make_sampler
+from .space import Space, fill_program, gain_of, shortfall, draw, make_sampler
 from .study import (Sweep, configurations, importance, success_rate,
-                                      trials_table, end_trial, mark_lost, next_trial, second_try)
+                                      trials_table, end_trial, mark_lost, next_trial, queue_failed, second_try)
 
 # %% ../../nbs/sweep/03_sweep.ipynb #942bb8e7
 _BAD, _LOW, _HIGH = '#c8453a', (185, 200, 215), (20, 80, 150)
@@ -141,12 +141,15 @@ def _mark(r):
 
 
 def _trials_html(table, names, out):
+    gains = 'gain' in table                                  # of a program there are none, and its log is its report
+    file = 'report.html' if gains else 'trial.log'
     def row(r):
         name = f'trial-{r.trial:04}'
-        link = f'<a href="{name}/report.html">{name}</a>' if (out/name/'report.html').exists() else name
+        link = f'<a href="{name}/{file}">{name}</a>' if (out/name/file).exists() else name
         outcome = escaped(r.outcome) + ', queued again' * r.again
-        return [link, *(escaped(_short(r[n])) for n in names), outcome, _mark(r), _gain_cell(r), escaped(r.reason)]
-    head = ['trial', *map(escaped, names), 'outcome', 'success', 'gain [95 %]', 'reason']
+        found = [_mark(r), _gain_cell(r)] if gains else []
+        return [link, *(escaped(_short(r[n])) for n in names), outcome, *found, escaped(r.reason)]
+    head = ['trial', *map(escaped, names), 'outcome', *['success', 'gain [95 %]']*gains, 'reason']
     return table_html(head, [row(r) for _, r in table.iterrows()])
 
 
@@ -192,8 +195,12 @@ def _page_html(
     rate = f'{k} of {n} runs succeeded: {k/n:.0%} [{low:.0%}, {high:.0%}]' if n else 'No run has ended yet.'
     values = lambda g: ', '.join(map(_short, g) if isinstance(g, list) else (f'{k} {_short(v)}' for k, v in g.items()))
     varied = table_html(['field', 'values'], [[escaped(name), escaped(values(g))] for name, g in space.space.items()])
-    base = ', '.join(f'{f} {_short(v)}' for f, v in space.base.items()) or 'the defaults'
-    return document(f'{name} · rookworld sweep', f'''<p class="kicker">rookworld · sweep</p><h1>{escaped(name)}</h1><p class="lead">{rate}</p>
+    base = ', '.join(f'{f} {_short(v)}' for f, v in space.base.items()) or ('nothing' if space.program else 'the defaults')
+    title, head = f'{name} · rookworld sweep', f'<p class="kicker">rookworld · sweep</p><h1>{escaped(name)}</h1>'
+    if space.program: return document(title, f'''{head}<p class="lead">{k} of {wanted} trials finished</p>
+<p>Trials: {escaped(counts)}. In common: {escaped(base)}.</p><pre>{escaped(space.program)}</pre>{varied}
+<h2>Trial by trial</h2>{_trials_html(table, names, out)}{_reasons_html(table)}''')
+    return document(title, f'''{head}<p class="lead">{rate}</p>
 <p>Trials: {escaped(counts)}; {wanted} requested. Gain: {escaped(space.objective)}. In common: {escaped(base)}.</p>
 <p class="small">A run succeeds when it finishes, all its numbers are finite, and its held-out sampled reward did not
 fall by more than its interval (95 %, as all intervals here). Pruned runs do not count; a killed run
@@ -280,7 +287,7 @@ def _watch(
     trial: optuna.Trial,       # running
     process: subprocess.Popen, # of its run
     directory: Path,           # of the run
-    max_steps: int,            # of the run
+    max_steps: int,            # of the run; 0 where nobody knows
     asked: threading.Event,    # set when the sweep is to stop
 ) -> tuple[str, str]:          # '' and '' when the run ended by itself; 'pruned' or 'killed' and why
     "Wait for a run; report its mean reward, and stop it when it is to be pruned."
@@ -289,7 +296,8 @@ def _watch(
     while process.poll() is None:
         if asked.wait(0.2):
             _stop_process(process)
-            return 'killed', f'the sweep was stopped at step {sum(1 for _ in read_rows(directory/"metrics.jsonl"))}'
+            at = f' at step {sum(1 for _ in read_rows(directory/"metrics.jsonl"))}' if max_steps else ''
+            return 'killed', f'the sweep was stopped{at}'
         if time.time() - seen > 60: sweep.note(trial.number, seen=(seen := time.time()))
         if (step := _report_rewards(trial, directory, every, reported)) == reported: continue
         reported = step
@@ -301,6 +309,24 @@ def _watch(
     return '', ''
 
 # %% ../../nbs/sweep/03_sweep.ipynb #b95fed9f
+_KEEPER = """
+import os, signal, subprocess, sys, threading, time
+program = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+def end(): os.read(0, 1), program.terminate(), time.sleep(30), program.kill()
+threading.Thread(target=end, daemon=True).start()
+if (code := program.wait()) < 0: os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+def _prepare(sweep, values, directory, command):
+    "The command of a trial, its threads, and how many steps it makes (0: nobody knows)."
+    if sweep.space.program:
+        return [sys.executable, '-c', _KEEPER, *fill_program(sweep.space.program, values, sweep.out.resolve())], 0, 0
+    choices = TrainConfig(**{'threads': 1} | values | {'output_dir': str(directory)})
+    (directory/'trial.json').write_text(choices.to_json(), 'utf-8')
+    return [*command, '--config', str(directory/'trial.json')], choices.threads, choices.max_steps
+
+
 def _run_trial(
     sweep: Sweep,           # of the trial
     trial: optuna.Trial,    # just taken
@@ -311,21 +337,19 @@ def _run_trial(
     "One trial, from its draw to its end."
     fail = lambda reason: end_trial(sweep, trial.number, 'failed', reason, success=False)
     sweep.study.sampler = make_sampler(sweep.config.sampler, sweep.config.seed, trial.number)
-    try:
-        values = sweep.space.base | draw(trial, sweep.space)
-        choices = TrainConfig(**{'threads': 1} | values | {'output_dir': str(directory)})
+    try: words, threads, steps = _prepare(sweep, sweep.space.base | draw(trial, sweep.space), directory, command)
     except ValueError as e: return fail(str(e))
-    (directory/'trial.json').write_text(choices.to_json(), 'utf-8')
     with open(directory/'trial.log', 'wb') as log:
-        words = [*command, '--config', str(directory/'trial.json')]
-        process = _start_process(words, choices.threads, stdout=log, stderr=log)
-        outcome, reason = _watch(sweep, trial, process, directory, choices.max_steps, asked)
+        where = Path(sweep.config.space).resolve().parent if sweep.space.program else None
+        process = _start_process(words, threads, stdout=log, stderr=log, cwd=where)
+        outcome, reason = _watch(sweep, trial, process, directory, steps, asked)
         process.stdin.close()
     again = trial.user_attrs.get('tries', 1) if outcome == 'killed' else 0     # a sweep that is stopped costs no try
     if not outcome:
         outcome, reason = _ending(process.returncode, (directory/'trial.log').read_text('utf-8', 'replace'))
         again = second_try(trial) if outcome == 'killed' else 0
     if outcome != 'finished': return end_trial(sweep, trial.number, outcome, reason, again=again, success=False)
+    if sweep.space.program: return end_trial(sweep, trial.number, 'finished', '', 0, success=True)
     try: (gain, low, high), reason = gain_of(directory, sweep.space.objective), shortfall(directory)
     except ValueError as e: return fail(f'the run ended, but {e}')
     if not math.isfinite(gain): return fail(reason or f'the gain is {gain}')
@@ -350,18 +374,19 @@ _WORK = 'import sys; from rookworld_nb.sweep.sweep import _work; _work(*sys.argv
 
 def _trial_line(
     trial: optuna.trial.FrozenTrial, # that has ended
+    space: Space,                    # of the sweep
 ) -> str:
-    "The outcome of a trial, for the terminal."
-    a = trial.user_attrs
-    outcome = a.get('outcome', 'killed') + (f', gain {trial.value:+.4f}' if trial.state == TrialState.COMPLETE else '')
-    words = [f'Trial {trial.number:4}', outcome, a.get('reason', ''), 'queued again' if a.get('again') else '']
+    "The outcome of a trial, for the terminal; of a program also which trial it is."
+    a, said = trial.user_attrs, ', '.join(_short(v) for v in trial.params.values()) if space.program else ''
+    outcome = a.get('outcome', 'killed') + (f', gain {trial.value:+.4f}' if trial.state == TrialState.COMPLETE and not space.program else '')
+    words = [f'Trial {trial.number:4}', said, outcome, a.get('reason', ''), 'queued again' if a.get('again') else '']
     return ' | '.join(word for word in words if word)
 
 
 def _report(sweep, told):
     "Print the trials that have ended since the last time, and write the page."
     new = [t for t in sweep.trials() if t.state.is_finished() and t.number not in told]
-    for t in new: print(_trial_line(t), flush=True)
+    for t in new: print(_trial_line(t, sweep.space), flush=True)
     told.update(t.number for t in new)
     if new: _write_page(sweep)
 
@@ -387,10 +412,11 @@ def _round(sweep, command, told):
 # %% ../../nbs/sweep/03_sweep.ipynb #8f0fe423
 def sweep(
     config: SweepConfig, # every choice of the sweep
-    command: list[str],  # the program that trains: --config FILE is added
+    command: list[str],  # the program that trains: --config FILE is added; the space may name another
 ) -> Path:               # the page
     "Run trials until the requested number has ended; started again, it continues."
     study = Sweep(config)
+    if study.space.program: queue_failed(study)
     try:
         told = {t.number for t in study.trials() if t.state.is_finished()}
         while study.ended() < study.wanted:
