@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 SHAPES = dict(small=(4, 256), gpt2=(12, 768), nano=(4, 192))   # layers, width; GPT-2's vocabulary but for nano
@@ -75,6 +75,9 @@ def ours(part, P, G, T, vocabulary='full', micro=64):
     import torch
     from rookworld_nb.grpo.experience import StepFacts, collect
     from rookworld_nb.grpo.step import Learner, make_targets, update
+    with suppress(ImportError):    # as a run does; an old commit has no such function
+        from rookworld_nb.run.memory import keep_memory
+        keep_memory()
     model, tokenizer = shaped(part)
     learner, examples = Learner(model, tokenizer, same_work(part, P, G, T, vocabulary, micro)), questions(P)
     config = learner.config
