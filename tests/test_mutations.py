@@ -50,7 +50,6 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('lm/07_tree', "past[:, :, :, to] = past[:, :, :, parents[to]]", "past[:, :, :, to] = past[:, :, :, parents[to] - 1]", 'a node that continues another one'),
     ('lm/07_tree', "q = q*q.shape[-1]**-0.5", "pass", 'scores without the scale'),
     ('lm/07_tree', "if self.padding is not None: self.padding = self.padding[left]", "pass", 'the padding of prompts that have gone'),
-    ('lm/02_model', "zip(*runs)])", "zip(*[[*runs[0]][::-1], runs[1]])])", 'the completions of one prompt behind another'),
     ('lm/06_drafts', "drawn = torch.arange(ids.shape[1], device=n.device) < n[:, None]", "drawn = torch.arange(ids.shape[1], device=n.device) <= n[:, None]", 'a token drawn behind the first difference'),
     ('lm/06_drafts', "eot, vocabulary, *(s[p] for s in settings))\n        parts.append((rows[rest], n[rest], *found))", "eot, vocabulary, *(s[:len(p)] for s in settings))\n        parts.append((rows[rest], n[rest], *found))", 'rows that left their draft go on with settings of another prompt'),
     ('lm/06_drafts', "_from(noise[rest], n[rest])", "noise[rest]", 'random numbers used twice'),

@@ -315,20 +315,21 @@ def backward_pass(
     "Add the gradient of a micro-batch."
     config, mask, parts = learner.config, trained_tokens(part, learner.config), []
     rows, inverse = distinct_completions(part)
-    with torch.set_grad_enabled(learns): head = Head(learner.model, part, rows, mask[rows])
     with torch.no_grad(): ref = Head(learner.reference, part, rows, mask[rows]) if learner.reference else None
-    for at in head.chunks:
-        mine = ((at.start <= inverse) & (inverse < at.stop)).nonzero()[:, 0]   # the copies of these rows
-        logits = head.logits(at)
-        facts = head.facts(at, logits, ref and ref.logits(at), learner.entropy_ids)
-        facts = TokenFacts(*(None if x is None else x.index_select(0, inverse[mine] - at.start) for x in facts))
-        wanted = targets.select(mine, mask.shape[1])
-        expected = wanted.exact and expected_worth(logits, mask[rows[at]], inverse[mine] - at.start, wanted.exact)
-        loss, sums = _loss(learner, facts, part.logprobs[mine], mask[mine], wanted, denominator, expected)
-        if learns:
-            loss.backward()
-            head.take_gradient(at, logits)
-        parts.append(sums)
+    with torch.set_grad_enabled(learns):
+        head = Head(learner.model, part, rows, mask[rows])
+        for at in head.chunks:
+            mine = ((at.start <= inverse) & (inverse < at.stop)).nonzero()[:, 0]   # the copies of these rows
+            logits = head.logits(at)
+            facts = head.facts(at, logits, ref and ref.logits(at), learner.entropy_ids)
+            facts = TokenFacts(*(None if x is None else x.index_select(0, inverse[mine] - at.start) for x in facts))
+            wanted = targets.select(mine, mask.shape[1])
+            expected = wanted.exact and expected_worth(logits, mask[rows[at]], inverse[mine] - at.start, wanted.exact)
+            loss, sums = _loss(learner, facts, part.logprobs[mine], mask[mine], wanted, denominator, expected)
+            if learns:
+                loss.backward()
+                head.take_gradient(at, logits)
+            parts.append(sums)
     critic = torch.zeros(())
     if learner.value_head:
         values = learner.value_head(head.hidden.detach() if config.value_detach else head.hidden)
@@ -376,7 +377,7 @@ def _add_gradients(learner: Learner, twin: Learner) -> None:
 # %% ../../nbs/grpo/05_step.ipynb #f110b78d
 def _learnable(learner, targets: Targets, G: int) -> Tensor: # (P,) bool
     "The groups whose loss has a gradient: an advantage that is not 0, or a term that is not the policy's."
-    config, some = learner.config, (targets.advantages != 0).view(-1, G, *targets.advantages.shape[1:]).flatten(1).any(1)
+    config, some = learner.config, (targets.advantages != 0).view(len(targets.advantages)//G, -1).any(1)
     more = learner.value_head or targets.exact or config.entropy_coef or learner.reference and config.kl_in == 'loss'
     return torch.ones_like(some) if more or not some.any() else some    # of nothing at all the gradient is 0, not missing
 

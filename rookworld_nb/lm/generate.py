@@ -211,11 +211,12 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabula
         if not stay.any(): break
         if node is None and stay.all(): token = new      # no node splits, and none ends
         else:
-            live, shared, node = live[stay], node is not None, (torch.arange(len(live), device=device) if node is None else node)[stay]
-            parent, token, node = next_nodes(node, new[stay], V)
+            shared = node is not None
+            at, live = (node if shared else torch.arange(len(live), device=device))[stay], live[stay]
+            parent, token, node = next_nodes(at, new[stay], V)
             if len(parent) == len(live):
-                if shared: parent, token = parent[node], token[node]     # from now on the nodes stand as the rows do, prompt by prompt
-                else: live = live[node.argsort()]                        # the rows as the nodes do, of which few move
+                if shared: parent, token = parent[node], token[node]     # the nodes now stand as the rows do, prompt by prompt
+                else: live = live[node.argsort()]                        # the rows stand as the nodes do, of which few move
                 node = None
             prompt = prompt[parent]
             cache.keep(parent)

@@ -320,9 +320,6 @@ class PrefixCache:
         rows: Tensor,       # (B,) int64, for each completion the index of its prompt
     ) -> 'PrefixCache':     # a new cache of B rows; gradients of the copies add up in the prompt
         "The prompts' keys and values, one row for each completion."
-        runs = None if rows.is_cuda else [t.tolist() for t in rows.unique_consecutive(return_counts=True)]   # a GPU would wait for the numbers
-        def each(x):   # of one prompt, views; otherwise copies, whose gradient is a sum of each run of rows
-            if len(x) == 1: return x.expand(len(rows), -1, -1, -1)
-            if runs is None: return x.index_select(0, rows)
-            return torch.cat([x[p:p+1].expand(n, -1, -1, -1) for p, n in zip(*runs)])
+        # of one prompt, views; otherwise copies (k[rows] has a gradient whose sum depends on the threads)
+        def each(x): return x.expand(len(rows), -1, -1, -1) if len(x) == 1 else x.index_select(0, rows)
         return PrefixCache([(each(k), each(v)) for k, v in self.layers.values()], self.length)
