@@ -176,7 +176,8 @@ def test_arms_go_on_where_they_stopped(tmp_path, claim):
     "For two steps, all at once or one at a time: the same weights."
     plan = dict(base=claim_plan.BASE | dict(batch_size=4, replay_rows=8), arms=dict(
         S1=dict(kind='labels', charged=True), S4=dict(kind='rejection', prompts_per_step=4, group_size=4), R2=dict(kind='grpo', prompts_per_step=2, group_size=4, exact_best='first'),
-        D1=dict(kind='anchored', prompts_per_step=2, group_size=4), D2=dict(kind='both', prompts_per_step=2, group_size=4)))
+        D1=dict(kind='anchored', prompts_per_step=2, group_size=4), D2=dict(kind='both', prompts_per_step=2, group_size=4),
+        S6=dict(kind='labels', env_ratio=0.5, rare_share=0.5), S7=dict(kind='rejection', env_ratio=0.5, prompts_per_step=4, group_size=4)))
     if find_engine(): plan['arms'] |= dict(S5=dict(kind='dagger'), R3=dict(kind='grpo', prompts_per_step=2, group_size=4, reward_source='engine'))
     start = claim.Run('S1', plan, 1e-4, 0, tmp_path/'through').weights()
     for arm in plan['arms']:
@@ -386,6 +387,10 @@ def test_the_registered_plan_can_be_read(claim, tmp_path):
     with pytest.raises(SystemExit, match='another nano: sha256 0000'): claim.check_start(plan['base'] | dict(sha256=64*'0'))
     claim.check_start(plan['base'] | dict(sha256=64*'0', model='elsewhere'))
     assert claim.read_plan(claim.__file__.replace('arms.py', 'designs.toml'))['arms'].keys() == {'start', 'D1', 'D2'}
+    control = claim.read_plan(EXPERIMENTS/'control_arms.toml')
+    assert list(claim.runs(control, 'final', tmp_path, None, [20])) == [(0, [('start', 0.0)]), (20, [('S6', 3e-5), ('S7', 3e-5), ('R5', 3e-5)])]
+    sweep = read_space(EXPERIMENTS/'control_sweep.toml')
+    assert [p['stage'] for p in grid(sweep)] == [f'final --seeds {s}' for s in control['stages']['final']['seeds']] + ['verdict final']
     (tmp_path/'wrong.toml').write_text('[base]\nlearning_rate = 1\n[stages]\n[arms]\n')
     with pytest.raises(SystemExit, match='unknown line learning_rate'): claim.read_plan(tmp_path/'wrong.toml')
 
@@ -462,6 +467,28 @@ def test_what_is_replayed_is_what_the_start_drew(tmp_path, claim):
     each = torch.tensor([completion_loss(run.start, TokenRows([row]).batch(torch.tensor([0]))).item() for row in run.replay])
     assert each.max() < 5 and 1.5 < each.mean() < 2.5
     assert all(row.completion[-1] == run.tokenizer.eot for row in run.replay)
+
+
+def test_arms_that_meet_both_tasks(tmp_path, claim):
+    "Half of the rows are A, of these the share that is asked is rare; labels of A are right, and of what was drawn only right answers are learned."
+    base = claim_plan.BASE | dict(batch_size=16, replay=0.0)
+    for arm in dict(kind='labels', env_ratio=0.5, rare_share=0.5), dict(kind='rejection', env_ratio=0.5, prompts_per_step=8, group_size=4, max_new_tokens=144):
+        run, learned = claim.Run('S', dict(base=base, arms=dict(S=arm)), 1e-4, 0, tmp_path/arm['kind']), []
+        run.learn = learned.extend
+        run.advance()
+        texts = [run.tokenizer.decode(r.prompt) + run.tokenizer.decode([i for i in r.completion if i != run.tokenizer.eot]) for r in learned]
+        A = [claim.parse_row(t) for t in texts if t.startswith('A')]
+        assert A and all(Scorer('rules').score([e], [e.completion()])[0].total == 1 for e in A)
+        if arm['kind'] == 'labels': assert len(A) == 8 == len(texts) - len(A) and run.source.used == dict(P=8, A=4, rare=4)
+
+
+def test_rows_of_the_exam_are_kept(tmp_path, monkeypatch):
+    claim = arms()
+    first = claim.a_rows(tmp_path, 6, 'a seed', 'illegal') + claim.a_rows(tmp_path, 6, 'a seed')
+    assert len({e.prompt() for e in first}) == 12 and {split_of(e.fen) for e in first} == {'eval'} and all(e.target.truncated for e in first[:6])
+    monkeypatch.setattr(claim, 'special_rows', None)
+    monkeypatch.setattr(claim, 'generate_transitions', None)
+    assert claim.a_rows(tmp_path, 6, 'a seed', 'illegal') + claim.a_rows(tmp_path, 6, 'a seed') == first
 
 
 def test_the_mean_of_two_rewards(claim, rows):

@@ -19,10 +19,10 @@ the card, the CPU and the engines work side by side.
 `keep claim_measured.csv` in place of a stage writes it anew, with a .parquet beside it: the single answers that a verdict compares.
 
 Kinds of arms: `labels` (rows as Stockfish labelled them; `charged` true adds `label_cost` CPU-seconds for each new position),
-`uniform` (the rules' labels: any legal move), `rejection` (sample, keep what is coherent, learn it), `dagger` (half of it rows, half
+`uniform` (the rules' labels: any legal move), `rejection` (sample, keep what is coherent or, in A, right, learn it), `dagger` (half of it rows, half
 positions that the policy visits, labelled by Stockfish), `grpo` (all other fields are those of `TrainConfig`), `start` (no step). Two more were tried when
 the screening was known (claim_designs.toml): `anchored` (a step of `grpo`, then one on 16 rows as `labels` has them), `both` (`grpo`, whose reward is the
-mean of the rules' and the labels')."""
+mean of the rules' and the labels'). With `env_ratio` (and `rare_share`) `labels`, `rejection` and `grpo` meet A prompts too, as a run does."""
 import argparse, contextlib, csv, hashlib, importlib.resources, io, json, os, pickle, random, resource, time
 from dataclasses import replace
 from functools import cache
@@ -31,14 +31,14 @@ from pathlib import Path
 import torch
 from rookworld_nb.apps.play import self_play, summarize_play
 from rookworld_nb.chess.board import START_FEN
-from rookworld_nb.chess.dataset import load_rows, policy_example
+from rookworld_nb.chess.dataset import load_rows, parse_row, policy_example
 from rookworld_nb.chess.engine import EnginePool
 from rookworld_nb.chess.positions import generate_positions, position_key
 from rookworld_nb.chess.quick_rules import legal_moves
 from rookworld_nb.chess.synthetic import generate_transitions, special_rows
 from rookworld_nb.config import TrainConfig
 from rookworld_nb.files import file_sha256, write_at_once
-from rookworld_nb.grpo.experience import PromptSource, collect, rollout_seed
+from rookworld_nb.grpo.experience import PromptSource, collect, rollout_seed, task_counts
 from rookworld_nb.grpo.step import Learner, make_optimizer, train_step
 from rookworld_nb.lm.generate import generate
 from rookworld_nb.lm.loader import load_model, pick_device
@@ -90,7 +90,7 @@ def seconds(device):
 
 
 @cache
-def train_rows(data): return load_rows(data, 0.0, 0, 'train')
+def train_rows(data, env_ratio=0.0): return load_rows(data, env_ratio, 0, 'train')
 
 
 class Run:
@@ -108,7 +108,7 @@ class Run:
                                           reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE) | fields))
         self.model, self.tokenizer = load_model(b['model'], pick_device(b['device']))
         self.start, _ = load_model(b['model'], pick_device(b['device']))
-        self.source = PromptSource(train_rows(b['data']), seed)
+        self.source = PromptSource(train_rows(b['data'], self.config.env_ratio), seed, rare_share=self.config.rare_share)
         if self.kind in ('grpo', 'anchored', 'both'): self.learner = Learner(self.model, self.tokenizer, self.config)
         if self.kind == 'both': self.learner.scorer = MeanScorer()
         self.scorer, self.optimizer = Scorer('rules'), self.learner.optimizer if self.learner else make_optimizer(list(self.model.parameters()), self.config)
@@ -117,7 +117,11 @@ class Run:
 
     def token_row(self, prompt, text): return TokenRow(self.tokenizer.encode(prompt), [*self.tokenizer.encode(text), self.tokenizer.eot])
 
-    def labelled(self, example): return tokenize(best_first(example), self.tokenizer, **RECIPE)
+    def labelled(self, example): return tokenize(best_first(example), self.tokenizer, **RECIPE) if example.kind == 'P' else tokenize(example, self.tokenizer)
+
+    def prompts(self, n):
+        "The next ones, of the tasks in turn."
+        return [e for kind, k in task_counts(self.step, n, self.config.env_ratio).items() for e in self.source.take(kind, k)]
 
     def replayed(self, rows):
         "How many answers of the starting model go with so many rows; they are made once, and their making is charged."
@@ -144,9 +148,9 @@ class Run:
         return dict(loss=loss, grad_norm=norm, rows=len(rows), replay=len(replay))
 
     def labels(self):
-        "S1, S2: rows as they were labelled, by the recipe of the starting model: the best move first, softly, and a little of every legal one."
-        taken = self.source.take('P', self.base['batch_size'])
-        new = {e.fen for e in taken} - self.seen
+        "S1, S2, S6: rows as they were labelled, by the recipe of the starting model: the best move first, softly, and a little of every legal one."
+        taken = self.prompts(self.base['batch_size'])
+        new = {e.fen for e in taken if e.kind == 'P'} - self.seen
         self.seen |= new
         if self.charged: self.spent += self.base['label_cost']*len(new)
         return self.learn([self.labelled(e) for e in taken])
@@ -157,9 +161,9 @@ class Run:
         return self.learn([row for e in self.source.take('P', self.base['batch_size']) if (row := uniform_row(e.fen, self.tokenizer, rng))])
 
     def rejection(self):
-        "S4: sample eight answers a prompt as R1 does, learn what is coherent, each answer once."
+        "S4, S7: sample eight answers a prompt as the R arm does, learn what is coherent or right, each answer once."
         c = self.config
-        batch, _ = collect(self.model, self.tokenizer, self.source.take('P', c.prompts_per_step), c, rollout_seed(self.seed, self.step, 0), self.scorer)
+        batch, _ = collect(self.model, self.tokenizer, self.prompts(c.prompts_per_step), c, rollout_seed(self.seed, self.step, 0), self.scorer)
         kept = {(batch.examples[i//c.group_size].prompt(), text) for i, (text, s) in enumerate(zip(batch.rollouts.completions, batch.scores)) if s.total == 1}
         return self.learn([self.token_row(*pair) for pair in sorted(kept)])
 
@@ -260,17 +264,25 @@ def kept(file, make):
     return json.loads(file.read_text())
 
 
-def fresh_fens(n):
+def fresh_fens(n, seed='claim'):
     "New positions of the kind of the shipped ones, in the eval split and not among those."
     known = {position_key(e.fen) for e in load_rows('positions', 0.0, 0, 'eval')}
-    return list(islice((p.fen for p in generate_positions(10**7, 'claim') if held_out(p.fen) and position_key(p.fen) not in known), n))
+    return list(islice((p.fen for p in generate_positions(10**7, seed) if held_out(p.fen) and position_key(p.fen) not in known), n))
 
 
-def fresh_rows(out, base, n):
-    "With labels as the shipped ones have them; best move, top-5 and regret need these."
+def fresh_rows(out, base, n, seed='claim'):
+    "With labels as the shipped ones have them; best move, top-5 and regret need these. One OUT has the positions of one seed."
     def make():
-        with EnginePool(1000, workers=1) as pool: return [(a.fen, a.moves, a.evals) for a in pool.analyse(fresh_fens(n))]
+        with EnginePool(1000, workers=1) as pool: return [(a.fen, a.moves, a.evals) for a in pool.analyse(fresh_fens(n, seed))]
     return [policy_example(fen, tuple(moves), tuple(evals)) for fen, moves, evals in kept(out/'exam'/f'fresh-{n}.json', make)]
+
+
+def a_rows(out, n, seed, kind=None):
+    "Held-out rows of A: moves of random games, or of a special kind. A thousand mates take two minutes."
+    def make():
+        rows = special_rows(kind, n + n//5, seed, 'eval') if kind else generate_transitions(40*n, seed, 'eval', ordinary=1.0)
+        return [e.prompt() + e.completion() for e in islice((e for e in rows if held_out(e.fen)), n)]
+    return [parse_row(text) for text in kept(out/'exam'/f'{kind or "games"}-{seed}-{n}.json', make)]
 
 
 def visited_by_start(out, base, n):
@@ -290,7 +302,7 @@ def if_legal(judged):
         yield dict(metric=f'{metric}_if_legal', value=values.mean() if len(values) else float('nan'), low=low, high=high, n=len(values))
 
 
-def exam_seed(stage): return 'claim' if stage['exam'] == 'fresh' else 'claim shipped'   # what a choice was made on is not asked again
+def exam_seed(stage): return {'fresh': 'claim', 'shipped': 'claim shipped'}.get(stage['exam'], stage['exam'])   # what a choice was made on is not asked again
 
 
 def digest(texts): return hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:16]
@@ -298,12 +310,12 @@ def digest(texts): return hashlib.sha256('\n'.join(texts).encode()).hexdigest()[
 
 def labelled_sets(stage, base, out):
     "Name -> Examples, held out."
-    if stage['P']: yield 'P', fresh_rows(out, base, stage['P']) if stage['exam'] == 'fresh' else load_rows(base['data'], 0.0, 0, 'eval', stage['P'])[:]
+    if stage['P']: yield 'P', load_rows(base['data'], 0.0, 0, 'eval', stage['P'])[:] if stage['exam'] == 'shipped' else fresh_rows(out, base, stage['P'], exam_seed(stage))
     if stage['exam'] == 'fresh' and base['published']: yield 'P published', load_rows(base['published'])[:]
     seed = exam_seed(stage)
-    if n := stage['A']: yield 'A random games', list(islice((e for e in generate_transitions(40*n, seed, 'eval', ordinary=1.0) if held_out(e.fen)), n))
+    if n := stage['A']: yield 'A random games', a_rows(out, n, seed)
     if n := stage['special']:
-        for kind in ('illegal', 'mates'): yield f'A {kind}', list(islice((e for e in special_rows(kind, n + n//5, seed, 'eval') if held_out(e.fen)), n))
+        for kind in ('illegal', 'mates'): yield f'A {kind}', a_rows(out, n, seed, kind)
 
 
 def measured(model, tokenizer, stage, base, out):

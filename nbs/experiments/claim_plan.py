@@ -18,10 +18,10 @@ BASE = dict(model='nano', sha256='',   # of the weights of nano that the plan wa
             nodes=1000, checkpoint=60.0, chain=100, temperature=0.7, threads=1,
             margin=0.03)         # a rate that loses more than this of a guard in its stage is chosen only if all do
 STAGE = dict(seeds=[0], budgets=[20.0],
-             arms='all',         # or 'chosen': S1, the best other S and the best R of the stage `after`
+             arms='all',         # or 'chosen': S1, the best other S and the best R of the stage `after`; or their names, the R arm last
              rates='all',        # or 'best': that of the stage `tuned`
              tuned='tuning', after='screening',
-             exam='shipped',     # P prompts: the eval split of the data; or 'fresh': new ones, see `fresh_rows`
+             exam='shipped',     # P prompts: the eval split of the data; or 'fresh': new ones, see `fresh_rows`; another word is the seed of others
              P=1000, A=0, special=0, strange=0, chains=0, games=0)   # how many are measured
 SCORED = ('legal_best', 'coherence')                              # what rates and arms are chosen by, on P
 GUARDED = dict(best_move=1, top5_overlap=1, regret=-1)            # and what must not be lost there; the sign of better
@@ -65,7 +65,7 @@ def keep(out, plan, file):
     table = table[np.array([ended(r) for r in table.itertuples()], dtype=bool)]
     if Path(file).exists() and (lost := {*pd.read_csv(file)[key].itertuples(index=False, name=None)} - {*table[key].itertuples(index=False, name=None)}):
         raise SystemExit(f'{file} has measures that are not in {out} (stage, budget, arm, rate, seed: {min(lost)}); take them over with --known {file}')
-    fresh, parts = [name for name, how in plan['stages'].items() if how['exam'] == 'fresh'], []
+    fresh, parts = [name for name, how in plan['stages'].items() if how['exam'] != 'shipped'], []
     for where in dict.fromkeys([*PRIMARY.values(), *GUARDS.values()]):
         columns = [COLUMN.get(m, m) for m, w in {**PRIMARY, **GUARDS}.items() if w == where]
         for f in sorted(f for name in fresh for end in ('', '-again') for f in Path(out).glob(f'*/judged-{name}-*-{where.replace(" ", "-")}{end}.csv')):
@@ -140,13 +140,19 @@ def chosen(table, stage, plan):
     return ['S1', best('S'), best('R')]
 
 
+def named(plan, stage, table):
+    "The arms of a stage."
+    how = plan['stages'][stage]
+    if how['arms'] == 'all': return [a for a in plan['arms'] if plan['arms'][a]['kind'] != 'start']
+    return chosen(table, how['after'], plan) if how['arms'] == 'chosen' else how['arms']
+
+
 def runs(plan, stage, out, arms=None, seeds=None):
     "(seed, its (arm, rate)) of a stage, in order: the start, then seed by seed."
-    how, base = plan['stages'][stage], plan['base']
-    named = [a for a in plan['arms'] if plan['arms'][a]['kind'] != 'start'] if how['arms'] == 'all' else chosen(collected(out), how['after'], plan)
+    how, base, its = plan['stages'][stage], plan['base'], named(plan, stage, collected(out))
     yield 0, [('start', 0.0)]
     for seed in how['seeds'] if seeds is None else [s for s in how['seeds'] if s in seeds]:
-        yield seed, [(arm, rate) for arm in named if not arms or arm in arms
+        yield seed, [(arm, rate) for arm in its if not arms or arm in arms
                      for rate in (base['learning_rates'] if how['rates'] == 'all' else [best_rate(collected(out), how['tuned'], arm, base)])]
 
 
@@ -213,7 +219,7 @@ def verdict(plan, stage, out):
     """The best R arm against every S arm of a stage on the primaries, `holm` where the difference stands among all of them; and, outside of that family,
     on the guards, and against the start on all."""
     how, base, table, found, read = plan['stages'][stage], plan['base'], collected(out), [], cache(pd.read_csv)
-    arms = chosen(table, how['after'], plan)
+    arms = named(plan, stage, table)
     rates, first = {a: best_rate(table, how['tuned'], a, base) for a in arms} | dict(start=0.0), min(how['budgets'])
     asked = {where: judged_start(out, stage, first, where, read) for where in {**PRIMARY, **GUARDS}.values()}
     def values(budget, arm, metric, where): return answers(out, stage, first if arm == 'start' else budget, arm, rates[arm], how['seeds'], metric, where, asked, read)
@@ -236,7 +242,7 @@ def conclusion(plan, stage, out, found):
     at, best, rows = found.set_index(['budget', 'against', 'metric']), found.arm[0], []
     first, last, controls = min(how['budgets']), max(how['budgets']), [a for a in found.against.unique() if a != 'start']
     rate = {a: best_rate(table, how['tuned'], a, plan['base']) for a in (best, *controls)}
-    later = {name: max(s['budgets']) for name, s in plan['stages'].items() if s['arms'] == 'chosen' and max(s['budgets']) > last}
+    later = {name: max(s['budgets']) for name, s in plan['stages'].items() if s['arms'] == how['arms'] and max(s['budgets']) > last}
     def add(what, of, value, held): rows.append(dict(what=what, of=of, value=value, held=None if held is None else bool(held)))
     for metric in SCORED:
         for arm in controls:
