@@ -15,7 +15,7 @@ def test_evaluation(monkeypatch, temperature, fewer):
     rows, passes = sorted((e for e in ROWS if e.kind == 'A'), key=lambda e: len(e.prompt())), []    # as they will be asked, so that the draws are the same
     for name in ('hidden', 'last_hidden'):
         way = getattr(GPT, name)
-        monkeypatch.setattr(GPT, name, lambda self, *args, way=way: passes.append(1) or way(self, *args))
+        monkeypatch.setattr(GPT, name, lambda self, *args, way=way, **how: passes.append(1) or way(self, *args, **how))
     plain = generate(model, tokenizer, [e.prompt() for e in rows], temperature=temperature, seed=0).completions
     before = len(passes)
     judged = judge_rows(model, tokenizer, rows, temperature=temperature)

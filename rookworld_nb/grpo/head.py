@@ -29,6 +29,9 @@ def _row_chunks(
         tokens += n
     return [*slices, slice(start, len(lengths))]
 
+
+def _plus(total, x): return x if total is None else total.add_(x)
+
 # %% ../../nbs/grpo/06_head.ipynb #0f95e9b7
 class Head:
     "A model's last layer over some completions: their logits, a few rows at a time, and the way back of the gradient."
@@ -70,11 +73,11 @@ class Head:
         logits: Tensor,   # (N, K) float, from `logits`, after the backward pass of a loss
     ) -> None:
         "From the logits of a few rows to their states and to the weight."
-        if self.into is None: self.into, self.of_weight = torch.zeros_like(self.hidden), torch.zeros_like(self.weight)
+        if self.into is None: self.into = torch.zeros_like(self.hidden)
         mask, dtype = self.mask[at], self.hidden.dtype
         heat = self.part.temperature[self.rows[at] // self.part.group_size].repeat_interleave(mask.sum(1))[:, None]
         self.into[at][mask] = (linear(logits.grad, self.weight.T) / heat).to(dtype)
-        self.of_weight += linear(logits.grad.T, (self.hidden[at][mask] / heat).to(dtype).T)
+        self.of_weight = _plus(self.of_weight, linear(logits.grad.T, (self.hidden[at][mask] / heat).to(dtype).T))
 
     def backward(self, *losses: Tensor) -> None: # scalars: other losses of the same states
         "From the states and the weight to everything before them."

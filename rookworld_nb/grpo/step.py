@@ -58,7 +58,7 @@ class Learner:
                                config.kl_coef_min, config.kl_coef_max, config.kl_warmup_steps, config.kl_warmup_factor)
         self.reward_moments, self.baseline_moments = (RunningMoments(config.ema_momentum) for _ in range(2))
         self.recoveries, self.micro_batch_size = 0, config.completions_per_step if config.micro_batch_size == 'auto' else config.micro_batch_size
-        self.optimizer = make_optimizer(self.parameters(), config)
+        self.optimizer, self.other = make_optimizer(self.parameters(), config), None   # the last: modules of `_twin`
 
     def parameters(self) -> list[Tensor]:
         "All that the optimizer moves."
@@ -363,16 +363,22 @@ def minibatches(
 
 # %% ../../nbs/grpo/05_step.ipynb #e732eedf
 def _twin(learner: Learner) -> Learner:
-    "The same learner with gradients of its own: its weights are in the same memory."
-    shared, twin = {id(p): torch.nn.Parameter(p.detach(), p.requires_grad) for p in learner.parameters()}, copy.copy(learner)
-    twin.model, twin.value_head = (copy.deepcopy(module, shared) for module in (learner.model, learner.value_head))
+    "The same learner with gradients of its own: its weights are in the same memory. Its modules are made once."
+    twin = copy.copy(learner)
+    def at(modules): return [p.data_ptr() for module in modules if module for p in module.parameters()]
+    if learner.other is None or at(learner.other) != at((learner.model, learner.value_head)):
+        shared = {id(p): torch.nn.Parameter(p.detach(), p.requires_grad) for p in learner.parameters()}
+        learner.other = [copy.deepcopy(module, shared) for module in (learner.model, learner.value_head)]
+    twin.model, twin.value_head = learner.other
+    for p in twin.parameters(): p.grad = None    # of an attempt that found too little memory
     return twin
 
 
 def _add_gradients(learner: Learner, twin: Learner) -> None:
-    "To those of the first, in place."
+    "To those of the first, in place; the twin has none after it."
     for p, q in zip(learner.parameters(), twin.parameters()):
         if q.grad is not None: p.grad = q.grad if p.grad is None else p.grad.add_(q.grad)
+        q.grad = None
 
 # %% ../../nbs/grpo/05_step.ipynb #f110b78d
 def _learnable(learner, targets: Targets, G: int) -> Tensor: # (P,) bool

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from .model import GPT, PrefixCache
 from .tree import TreeCache, next_nodes
+from .packed import PackedRow
 from .tokenizer import pad_batch
 from .device import FixedDecoder, fixed_decoder, to_device
 
@@ -191,7 +192,6 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabula
                           bool(((top_k > 0) | (top_p < 1)).any()))
     heat, allowed = temperature[0].item(), None
     kept = torch.full((P*G, T, -(-K // 8)), 255, dtype=torch.uint8, device=device) if cut else None
-    seen = torch.cat([prompt_mask, mask.new_ones(P, T)], 1)
     prompts = PrefixCache()
     hidden = model.last_hidden(prompt_ids, 1, prompt_mask if padded else None, prompts)[:, -1]
     cache = TreeCache(prompts, prompt_mask if padded else None, P*G, T)
@@ -220,7 +220,7 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabula
                 node = None
             prompt = prompt[parent]
             cache.keep(parent)
-        hidden = model.hidden(token[:, None], seen[prompt, :cache.length + 1] if padded else None, cache)[:, -1]
+        hidden = model.hidden(token[:, None], cache=cache)[:, -1]
     return ids[:, :t+1], mask[:, :t+1], logprobs[:, :t+1], kept[:, :t+1] if cut else None
 
 # %% ../../nbs/lm/04_generate.ipynb #e26c8758
@@ -417,14 +417,11 @@ def completion_hidden(
     "The state before every completion token, each prompt computed once and its keys and values shared by its completions."
     rows = _all_rows(rollouts, rows)
     prompts, which = (rows // rollouts.group_size).unique(return_inverse=True)
-    prompt_mask, completion_mask = rollouts.prompt_mask[prompts], rollouts.completion_mask[rows]
-    cache = PrefixCache()
-    hidden = model.last_hidden(rollouts.prompt_ids[prompts], 1, None if prompt_mask.all() else prompt_mask, cache)[which]
-    if completion_mask.shape[1] > 1:   # no token follows the last one, so it need not be read
-        mask = torch.cat([prompt_mask[which], completion_mask[:, :-1]], 1)
-        rest = model.hidden(rollouts.completion_ids[rows, :-1], mask, cache.expand(which))
-        hidden = torch.cat([hidden, rest], 1)
-    return hidden
+    row = PackedRow(rollouts.prompt_mask[prompts], which, rollouts.completion_mask[rows, :-1])   # nothing follows the last token
+    ids, most = row.pack(rollouts.prompt_ids[prompts], rollouts.completion_ids[rows, :-1]), model.config.n_positions
+    if rollouts.prompt_ids.shape[1] + rollouts.completion_ids.shape[1] > most + 1 and (longest := int(row.positions.max()) + 1) > most:
+        raise ValueError(f'{longest} tokens do not fit into {most} positions')
+    return row.unpack(model.last_hidden(ids, row.wanted, cache=row))
 
 # %% ../../nbs/lm/04_generate.ipynb #babb6697
 def completion_logits(

@@ -74,27 +74,29 @@ class Attention(nn.Module):
     def forward(self,
         x: Tensor,              # (B, T, C) float
         pattern: Tensor|None,   # (B, 1, T, S) bool from `attention_pattern`; None: no padding, plain causal
-        cache=None,             # `KVCache`, `PrefixCache`, or a `TreeCache`, which attends itself
+        cache=None,             # `KVCache`, `PrefixCache`, or `TreeCache` and `PackedRow`, which attend themselves
     ) -> Tensor:                # (B, T, C) float
-        q, k, v = self._heads(self.c_attn(x), 3)
-        if hasattr(cache, 'attend'): return self.c_proj(cache.attend(self.layer, q, k, v).transpose(1, 2).flatten(2))
-        if cache is not None: k, v = cache.update(self.layer, k, v)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=pattern, is_causal=pattern is None and x.shape[1] > 1)
-        return self.c_proj(y.transpose(1, 2).flatten(2))
+        return self._answers(*self._heads(self.c_attn(x), 3), pattern, cache)
 
     def last(self,
         x: Tensor,         # (B, T, C) float
         n: int,            # how many columns have queries
-        pattern: Tensor,   # (B, 1, n, S) bool, from `attention_pattern`
-        cache=None,        # `KVCache` or `PrefixCache`
+        pattern: Tensor|None, # (B, 1, n, S) bool, from `attention_pattern`; None where the cache attends
+        cache=None,        # as in `forward`
     ) -> Tensor:           # (B, n, C) float, what `forward` has in its last n columns
         "Attention of the last columns only; the earlier columns give keys and values but no queries."
         C, weight, bias = x.shape[2], self.c_attn.weight, self.c_attn.bias
         # contiguous: of a view, PyTorch adds up in another order where a gradient is wanted, and a copy would not have the bits of the model
         (q,), (k, v) = (self._heads(linear(x[:, -n:].contiguous(), weight[:C], bias[:C]), 1),
                         self._heads(linear(x, weight[C:], bias[C:]), 2))
-        if cache is not None: k, v = cache.update(self.layer, k, v)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=pattern)
+        return self._answers(q, k, v, pattern, cache)
+
+    def _answers(self, q, k, v, pattern, cache):
+        "What the columns with queries (B, heads, T, C/heads) find, (B, T, C)."
+        if hasattr(cache, 'attend'): y = cache.attend(self.layer, q, k, v)
+        else:
+            if cache is not None: k, v = cache.update(self.layer, k, v)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=pattern, is_causal=pattern is None and q.shape[2] > 1)
         return self.c_proj(y.transpose(1, 2).flatten(2))
 
     def _heads(self, x, parts):
@@ -204,14 +206,16 @@ def through_blocks(
 
 def _states(model, input_ids, attention_mask, cache, n=None):
     "`GPT.hidden`; with n, `GPT.last_hidden`."
-    past, T = (cache.length if cache is not None else 0), input_ids.shape[-1]
-    positions, pattern = _places(model.config, input_ids, attention_mask, past)
+    past, T, knows = (cache.length if cache is not None else 0), input_ids.shape[-1], hasattr(cache, 'attend')
+    positions, pattern = (cache.positions, None) if knows else _places(model.config, input_ids, attention_mask, past)
     x = model.wte(input_ids) + model.wpe(positions)
     if n is None: x = through_blocks(model, model.h, x, pattern, cache)
     else:
         x = through_blocks(model, model.h[:-1], x, pattern, cache)
-        seen = attention_mask if attention_mask is not None else torch.ones(1, past + T, dtype=torch.bool, device=x.device)
-        x = through_blocks(model, [model.h[-1].last], x, n, attention_pattern(seen, n), cache)
+        if not knows:
+            seen = attention_mask if attention_mask is not None else torch.ones(1, past + T, dtype=torch.bool, device=x.device)
+            pattern = attention_pattern(seen, n)
+        x = through_blocks(model, [model.h[-1].last], x, n, pattern, cache)
     if cache is not None: cache.length += T
     return model.ln_f(x)
 
@@ -297,12 +301,10 @@ class KVCache:
 
 # %% ../../nbs/lm/02_model.ipynb #9da9f2c4
 class PrefixCache:
-    "Keys and values as ordinary tensors with gradients: a prompt is computed once and serves all of its completions."
-    def __init__(self,
-        layers: tuple = (),   # (keys, values) of every layer, (B, heads, length, C/heads) each
-        length: int = 0,      # columns read so far
-    ):
-        self.layers, self.length = dict(enumerate(layers)), length
+    "Keys and values as ordinary tensors with gradients."
+    def __init__(self):
+        self.layers = {}     # layer -> keys and values, (B, heads, length, C/heads) each
+        self.length = 0      # columns read so far
 
     def update(self,
         layer: int,   # index of the block
@@ -315,11 +317,3 @@ class PrefixCache:
             k, v = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
         self.layers[layer] = k, v
         return k, v
-
-    def expand(self,
-        rows: Tensor,       # (B,) int64, for each completion the index of its prompt
-    ) -> 'PrefixCache':     # a new cache of B rows; gradients of the copies add up in the prompt
-        "The prompts' keys and values, one row for each completion."
-        # of one prompt, views; otherwise copies (k[rows] has a gradient whose sum depends on the threads)
-        def each(x): return x.expand(len(rows), -1, -1, -1) if len(x) == 1 else x.index_select(0, rows)
-        return PrefixCache([(each(k), each(v)) for k, v in self.layers.values()], self.length)

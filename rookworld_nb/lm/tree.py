@@ -60,10 +60,11 @@ class TreeCache:
         columns: int,             # of a node, at most
     ):
         self.prompts = [(k.contiguous(), v.contiguous()) for k, v in prompts.layers.values()]    # (P, heads, Tp, C/heads) each
-        (k, _), self.start, self.length = self.prompts[0], prompts.length, prompts.length        # the model advances the last
+        (k, _), self.start, self.length = self.prompts[0], prompts.length, prompts.length    # the model advances the last
         self.own = k.new_empty(len(self.prompts), 2, columns, nodes, k.shape[1], k.shape[3])     # a column is written in one piece
-        self.padding = None if prompt_mask is None else ~prompt_mask[:, None, None]
         self.prompt = torch.arange(len(k), device=k.device)                                      # of each node
+        self.padding = None if prompt_mask is None else ~prompt_mask[:, None, None]
+        self.read = prompts.length - (0*self.prompt if prompt_mask is None else (~prompt_mask).sum(1))   # tokens of each prompt
         self.places = _Places(self.prompt, len(k))
 
     def keep(self,
@@ -71,16 +72,17 @@ class TreeCache:
     ) -> None:
         "Continue with these nodes in this order; a node that keeps its slot costs nothing."
         if len(parents) > self.own.shape[3]: raise ValueError(f'{len(parents)} nodes do not fit into a cache of {self.own.shape[3]}')
-        to = (parents != torch.arange(len(parents), device=parents.device)).nonzero()[:, 0]
-        past = self.own[:, :, :self.length - self.start]
+        to, past = (parents != torch.arange(len(parents), device=parents.device)).nonzero()[:, 0], self.own[:, :, :self.length - self.start]
         if len(to): past[:, :, :, to] = past[:, :, :, parents[to]]    # all are read before one is written
         self.prompt, P = self.prompt[parents], len(self.prompts[0][0])
         left = self.prompt.unique()
         if 2*len(left) <= P:      # the prompts that have no node any more go
-            self.prompt, P = torch.searchsorted(left, self.prompt), len(left)
+            self.prompt, self.read, P = torch.searchsorted(left, self.prompt), self.read[left], len(left)
             self.prompts = [(k[left], v[left]) for k, v in self.prompts]
             if self.padding is not None: self.padding = self.padding[left]
         self.places = _Places(self.prompt, P)
+
+    positions = property(lambda self: self.read[self.prompt, None] + self.length - self.start, doc='Of the new column in the text of each node, (N, 1) int64.')
 
     def attend(self,
         layer: int,  # index of the block
