@@ -135,7 +135,7 @@ class Block(nn.Module):
     def forward(self,
         x: Tensor,              # (B, T, C) float
         pattern: Tensor|None,   # (B, 1, T, S) bool, or None
-        cache=None,             # `KVCache` or `PrefixCache`
+        cache=None,             # as in `Attention`
     ) -> Tensor:                # (B, T, C) float
         x = x + self.attn(self.ln_1(x), pattern, cache)
         return x + self.mlp(self.ln_2(x))
@@ -144,7 +144,7 @@ class Block(nn.Module):
         x: Tensor,         # (B, T, C) float
         n: int,            # how many columns are wanted
         pattern: Tensor,   # (B, 1, n, S) bool
-        cache=None,        # `KVCache` or `PrefixCache`
+        cache=None,        # as in `Attention`
     ) -> Tensor:           # (B, n, C) float, the last n columns of what `forward` returns
         "The block, computed for its last columns only."
         x = x[:, -n:] + self.attn.last(self.ln_1(x), n, pattern, cache)
@@ -243,7 +243,7 @@ class GPT(nn.Module):
     def hidden(self,
         input_ids: Tensor,                     # (B, T) int64
         attention_mask: Tensor|None = None,    # (B, past + T) bool, True at real tokens; None: no padding
-        cache=None,                            # `KVCache` or `PrefixCache` that holds the past and takes the new
+        cache=None,                            # `KVCache` or `PrefixCache` that holds the past and takes the new, or one that attends itself
     ) -> Tensor:                               # (B, T, C) float
         "The last layer's states, after the final layer norm."
         return _states(self, input_ids, attention_mask, cache)
@@ -252,7 +252,7 @@ class GPT(nn.Module):
         input_ids: Tensor,                     # (B, T) int64
         n: int,                                # how many columns are wanted, 1 to T
         attention_mask: Tensor|None = None,    # (B, past + T) bool, True at real tokens; None: no padding
-        cache=None,                            # `KVCache` or `PrefixCache` that holds the past and takes the new
+        cache=None,                            # `KVCache` or `PrefixCache` that holds the past and takes the new, or one that attends itself
     ) -> Tensor:                               # (B, n, C) float, the last n columns of `hidden`
         "The same states, but in the last block the other columns only give keys and values."
         return _states(self, input_ids, attention_mask, cache, n)
