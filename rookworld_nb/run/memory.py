@@ -69,7 +69,7 @@ def free_memory(
     return {name: free/1e9 for name, free in host.items()}
 
 # %% ../../nbs/run/00_memory.ipynb #8bf5b228
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3   # glibc's numbers: of bytes free at the end of the heap, of a piece that comes from the system alone
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3   # glibc's numbers: of bytes free at the end of the heap, of bytes asked for in advance, of a piece that comes from the system alone
 
 def _tell_glibc(name: int, value: int) -> bool: # False: another C library
     with suppress(AttributeError, OSError): return bool(ctypes.CDLL(None).mallopt(name, value))
@@ -78,7 +78,7 @@ def _tell_glibc(name: int, value: int) -> bool: # False: another C library
 
 def keep_memory() -> bool: # False: not glibc
     "From now on this process keeps the memory that it frees, for what comes next. No result changes."
-    return _tell_glibc(_MMAP_THRESHOLD, 2**25) and _tell_glibc(_TRIM_THRESHOLD, 2**31 - 1)
+    return all([_tell_glibc(_MMAP_THRESHOLD, 2**25), _tell_glibc(_TRIM_THRESHOLD, 2**31 - 1), _tell_glibc(_TOP_PAD, 2**26)])
 
 # %% ../../nbs/run/00_memory.ipynb #33a78338
 def _taken_up() -> list[bytearray]:
@@ -99,7 +99,7 @@ def _in_copy(work: Callable):
         try:
             with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('1000', 'utf-8')   # if one has to go, this one
             torch.set_num_threads(1)
-            _tell_glibc(_MMAP_THRESHOLD, 2**16)
+            _tell_glibc(_MMAP_THRESHOLD, 2**16), _tell_glibc(_TOP_PAD, 2**17)
             try:
                 held = _taken_up()   # until the copy ends
                 found = dict(found=work())
