@@ -48,6 +48,7 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('lm/04_generate', "model.head(completion_hidden(model, rollouts, rows), rollouts.vocabulary)", "model.head(completion_hidden(model, rollouts, rows))", 'all ids in scoring, those of a task in sampling'),
     ('lm/07_tree', "self.prompt, P = self.prompt[parents],", "self.prompt, P = self.prompt[:len(parents)],", 'a node that looks at the prompt of its slot, not of its parent'),
     ('lm/07_tree', "past[:, :, :, to] = past[:, :, :, parents[to]]", "past[:, :, :, to] = past[:, :, :, parents[to] - 1]", 'a node that continues another one'),
+    ('lm/07_tree', "(share.mT*v).sum(-2, keepdim=True)", "(share.mT*v).mean(-2, keepdim=True)", 'a mean over the columns of a node'),
     ('lm/07_tree', "q = q*q.shape[-1]**-0.5", "pass", 'scores without the scale'),
     ('lm/07_tree', "if self.padding is not None: self.padding = self.padding[left]", "pass", 'the padding of prompts that have gone'),
     ('lm/07_tree', "self.read[left],", "self.read[:len(left)],", 'the lengths of prompts that have gone'),

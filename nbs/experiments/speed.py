@@ -9,6 +9,7 @@ import argparse
 import csv
 import importlib.util
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 
 SHAPES = dict(small=(4, 256), gpt2=(12, 768), nano=(4, 192))   # layers, width; GPT-2's vocabulary but for nano
 HEAT = dict(small=1.0, gpt2=1.0, nano=0.7)
+STEPS = dict(small=1, gpt2=1, nano=8)   # measured, after one that is not; a step of nano is short
 NANO = Path(__file__).resolve().parents[2]/'rookworld_nb/assets/nano'   # the weights of this commit, also for "ours before"
 COLUMNS = 'part,method,prompts,group,tokens,repeat,sampling_s,update_s,step_s,cpu_s,held_gb,peak_gb,sampled_tokens'.split(',')
 
@@ -70,8 +72,14 @@ def same_work(part, P, G, T, vocabulary='full', micro=64):
     return TrainConfig(prompts_per_step=P, group_size=G, max_new_tokens=T, temperature=HEAT[part], kl_coef=0., kl_every=0, loss_type='dapo', mask_truncated=False, micro_batch_size=micro, device='cpu', **fewer)
 
 
+def of_steps(times, held):
+    "Medians of what was measured step by step: sampling, update, CPU, sampled tokens."
+    *seconds, tokens = map(statistics.median, zip(*times))
+    return *seconds, held, int(tokens)
+
+
 def ours(part, P, G, T, vocabulary='full', micro=64):
-    "Two steps of the package: the second is measured. The parts that a step is made of, as `train_step` calls them."
+    "Steps of the package, the first not measured. The parts that a step is made of, as `train_step` calls them."
     import torch
     from rookworld_nb.grpo.experience import StepFacts, collect
     from rookworld_nb.grpo.step import Learner, make_targets, update
@@ -80,16 +88,16 @@ def ours(part, P, G, T, vocabulary='full', micro=64):
         keep_memory()
     model, tokenizer = shaped(part)
     learner, examples = Learner(model, tokenizer, same_work(part, P, G, T, vocabulary, micro)), questions(P)
-    config = learner.config
-    for step in (1, 2):
-        held, _ = memory()
+    config, times = learner.config, []
+    for step in range(1, STEPS[part] + 2):
+        if step < 3: held, _ = memory()
         cpu, t0 = time.process_time(), time.perf_counter()
         batch, _ = collect(model, tokenizer, examples, config, step)
         if part != 'nano': batch.rewards = rewards_of(part, examples, None, G)
         t1, facts = time.perf_counter(), StepFacts(2)
         update(learner, batch, make_targets(learner, batch, facts), facts)
-        t2 = time.perf_counter()
-    return t1 - t0, t2 - t1, time.process_time() - cpu, held, int(batch.rollouts.completion_mask.sum())
+        times.append((t1 - t0, time.perf_counter() - t1, time.process_time() - cpu, int(batch.rollouts.completion_mask.sum())))
+    return of_steps(times[1:], held)
 
 
 def add_gradient(model, tokens, mask, alive, A, heat, micro, ids=None):
@@ -142,8 +150,9 @@ def plain(part, P, G, T, micro=16):
     mask = torch.tensor([[0]*(W - len(p)) + [1]*len(p) for p in prompts]).repeat_interleave(G, 0)
     most = min(T, model.config.n_positions - W)
     stop = dict(eos_token_id=end) if part == 'nano' else dict(min_new_tokens=T, eos_token_id=end)
-    for step in (1, 2):
-        held, _ = memory()
+    times = []
+    for step in range(1, STEPS[part] + 2):
+        if step < 3: held, _ = memory()
         cpu, t0 = time.process_time(), time.perf_counter()
         torch.manual_seed(step)
         with torch.no_grad():
@@ -158,12 +167,12 @@ def plain(part, P, G, T, micro=16):
         add_gradient(model, torch.cat([ids, made], 1), mask, alive, A, heat, micro)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        t2 = time.perf_counter()
-    return t1 - t0, t2 - t1, time.process_time() - cpu, held, int(alive.sum())
+        times.append((t1 - t0, time.perf_counter() - t1, time.process_time() - cpu, int(alive.sum())))
+    return of_steps(times[1:], held)
 
 
 def trl(part, P, G, T):
-    "Three steps of TRL's GRPOTrainer; the last one is measured."
+    "Steps of TRL's GRPOTrainer, the first two not measured."
     import tempfile
     import torch
     import warnings
@@ -181,7 +190,7 @@ def trl(part, P, G, T):
     def drawn(completions, **_): return torch.rand(len(completions), generator=torch.Generator().manual_seed(0)).tolist()
     with tempfile.TemporaryDirectory() as place:
         net, words = as_transformers(part, model, tokenizer, place), transformers_tokenizer(tokenizer)
-        config = GRPOConfig(output_dir=place, max_steps=3, per_device_train_batch_size=min(16, P*G), gradient_accumulation_steps=max(1, P*G//16), num_generations=G, max_completion_length=T,
+        config = GRPOConfig(output_dir=place, max_steps=STEPS[part] + 2, per_device_train_batch_size=min(16, P*G), gradient_accumulation_steps=max(1, P*G//16), num_generations=G, max_completion_length=T,
                             temperature=HEAT[part], top_k=0, beta=0.0, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], logging_strategy='no', save_strategy='no',
                             disable_tqdm=True, dataloader_num_workers=0, learning_rate=1e-6,
                             generation_kwargs={} if part == 'nano' else dict(min_new_tokens=T))
@@ -189,8 +198,9 @@ def trl(part, P, G, T):
                               processing_class=words, callbacks=[Clock()])
         held, _ = memory()
         trainer.train()
-    (t0, c0), (t1, c1) = marks[-2:]
-    return float('nan'), float('nan'), c1 - c0, held, float('nan'), t1 - t0
+    begun, ended = marks[4::2], marks[5::2]
+    step, cpu = (statistics.median(b[i] - a[i] for a, b in zip(begun, ended)) for i in (0, 1))
+    return float('nan'), float('nan'), cpu, held, float('nan'), step
 
 
 def two_processes(part, P, G, T):

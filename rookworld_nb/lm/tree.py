@@ -51,6 +51,12 @@ class _Places:
         return (x if self.places is None else x[self.places])[:, :, None]
 
 # %% ../../nbs/lm/07_tree.ipynb #6e9757cb
+_LOOPED = 400   # numbers; smaller matrices are multiplied number by number
+
+def _weighted(share, v):   # (N, heads, 1, T) and (N, heads, T, X) to (N, heads, 1, X)
+    return share @ v if v.shape[-2]*v.shape[-1] >= _LOOPED else (share.mT*v).sum(-2, keepdim=True)
+
+
 class TreeCache:
     "Keys and values of a growing tree, without gradients: those of a prompt once for all of its nodes; of each node, those of its own columns."
     def __init__(self,
@@ -99,4 +105,4 @@ class TreeCache:
         if self.padding is not None: far = far.masked_fill(self.padding, -torch.inf)
         share = torch.cat([places.by_node(far), q @ own_k.mT], -1).softmax(-1)        # (N, heads, 1, Tp + at + 1)
         far, near = share.split([self.start, at + 1], -1)
-        return places.by_node(places.by_prompt(far) @ prompt_v) + near @ own_v
+        return places.by_node(places.by_prompt(far) @ prompt_v) + _weighted(near, own_v)
