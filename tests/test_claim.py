@@ -396,7 +396,7 @@ def test_the_registered_plan_can_be_read(claim, tmp_path):
 
 
 def test_the_sweep_makes_every_seed_of_every_stage(claim, tmp_path, monkeypatch):
-    "In the order of the plan, then the verdict; on a card the same."
+    "In the order of the plan, then the verdict; on a card the same. The stage longer was not run and is left out."
     plan, asked = claim.read_plan(EXPERIMENTS/'claim_arms.toml'), []
     monkeypatch.setattr(claim, 'runs', lambda plan, stage, out, arms, seeds: asked.append((plan['base']['device'], stage, *seeds)) or [])
     monkeypatch.setattr(claim, 'verdict', lambda plan, stage, out: asked.append((plan['base']['device'], 'verdict', stage)) or pd.DataFrame())
@@ -405,7 +405,7 @@ def test_the_sweep_makes_every_seed_of_every_stage(claim, tmp_path, monkeypatch)
     for file, device in ('claim_sweep.toml', 'cpu'), ('claim_card.toml', 'cuda'):
         space = read_space(file)
         for point in grid(space): claim.main(fill_program(space.program, space.base | point, tmp_path)[2:])
-        assert asked == [(device, stage, seed) for stage, how in plan['stages'].items() for seed in how['seeds']] + [(device, 'verdict', 'final')]
+        assert asked == [(device, stage, seed) for stage, how in plan['stages'].items() if stage != 'longer' for seed in how['seeds']] + [(device, 'verdict', 'final')]
         asked.clear()
 
 
