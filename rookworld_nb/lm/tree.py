@@ -50,13 +50,17 @@ class _Places:
         x = x.transpose(1, 2).flatten(0, 1)
         return (x if self.places is None else x[self.places])[:, :, None]
 
+# %% ../../nbs/lm/07_tree.ipynb #e52dba5e
+_FEW = 400   # numbers of a matrix in a batch, from which PyTorch gives it to its library
+
+def _weighted(
+    share: Tensor, # (N, heads, 1, T) float, of the attention
+    v: Tensor,     # (N, heads, T, X) float
+) -> Tensor:       # (N, heads, 1, X) float
+    "share @ v, of few columns as a sum over them."
+    return share @ v if v.shape[-2]*v.shape[-1] >= _FEW else (share.mT*v).sum(-2, keepdim=True)
+
 # %% ../../nbs/lm/07_tree.ipynb #6e9757cb
-_LOOPED = 400   # numbers; smaller matrices are multiplied number by number
-
-def _weighted(share, v):   # (N, heads, 1, T) and (N, heads, T, X) to (N, heads, 1, X)
-    return share @ v if v.shape[-2]*v.shape[-1] >= _LOOPED else (share.mT*v).sum(-2, keepdim=True)
-
-
 class TreeCache:
     "Keys and values of a growing tree, without gradients: those of a prompt once for all of its nodes; of each node, those of its own columns."
     def __init__(self,
