@@ -181,18 +181,19 @@ def largest_that_fits(
     most: int,                            # completions in a batch: more is of no use
     budget: float,                        # GB that may be taken
 ) -> tuple[int, dict[int, float|None]]:   # the size, at least one group; GB of each size measured, three at most
-    "Find the largest micro-batch by measuring two sizes and the one that their line promises."
+    "Find the largest micro-batch by measuring two sizes and one beyond what their line promises."
     def whole(size): return int(min(max(size, unit), most)//unit)*unit
     found = {unit: measure(unit)}
     if found[unit] is None or most < 2*unit: return unit, found
     second = whole(max(2*unit, unit*budget/max(found[unit], 1e-9)))
     found[second] = measure(second)
-    third = whole(math.sqrt(unit*second) if found[second] is None else _crossing(found, unit, second, budget))
+    third = whole(math.sqrt(unit*second) if found[second] is None else 1.1*_crossing(found, unit, second, budget))
     if third not in found: found[third] = measure(third)
     fits = max((size for size, taken in found.items() if taken is not None and taken <= budget), default=None)
     if fits is None: return unit, found
     beyond = [size for size, taken in found.items() if size > fits and taken is not None]
-    return (whole(_crossing(found, fits, min(beyond), budget)) if beyond else fits), found
+    if beyond: return whole(_crossing(found, fits, min(beyond), budget)), found
+    return whole(min(_crossing(found, unit, fits, budget), 1.25*fits)) if fits > unit else unit, found
 
 
 def _crossing(found, a, b, budget):
