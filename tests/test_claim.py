@@ -330,6 +330,10 @@ def test_the_verdict(claim, tmp_path, monkeypatch):
     write('final', 7, 'start', 0, 0.5, 30)
     stage = dict(seeds=seeds, budgets=[7, 30], exam='fresh', arms='chosen', games=3)
     plan = dict(base=claim_plan.BASE, arms={}, stages=dict(final=claim_plan.STAGE | stage, longer=claim_plan.STAGE | stage | dict(seeds=[10], budgets=[120])))
+    unfinished = claim.run_folder(tmp_path, 'S2', 0.1, 14)/'at-final-30.csv'    # as another worker of a sweep leaves it
+    unfinished.rename(unfinished.with_suffix('.away'))
+    with pytest.raises(SystemExit, match='the stage final has to be complete first: nothing of S2 with seed 14 at 30'): claim.verdict(plan, 'final', tmp_path)
+    unfinished.with_suffix('.away').rename(unfinished)
     whole = claim.verdict(plan, 'final', tmp_path)
     assert len(whole) == 2*(6 + 12 + 9)
     found = whole[whole.budget == 30].set_index(['metric', 'against'])

@@ -221,6 +221,9 @@ def verdict(plan, stage, out):
     how, base, table, found, read = plan['stages'][stage], plan['base'], collected(out), [], cache(pd.read_csv)
     arms = named(plan, stage, table)
     rates, first = {a: best_rate(table, how['tuned'], a, base) for a in arms} | dict(start=0.0), min(how['budgets'])
+    for arm, seed in [('start', 0), *((a, s) for a in arms for s in how['seeds'])]:
+        for budget, file in measures(plan, stage, out, arm, rates[arm], seed).items():
+            if not file.exists(): raise SystemExit(f'the stage {stage} has to be complete first: nothing of {arm} with seed {seed} at {budget:g}')
     asked = {where: judged_start(out, stage, first, where, read) for where in {**PRIMARY, **GUARDS}.values()}
     def values(budget, arm, metric, where): return answers(out, stage, first if arm == 'start' else budget, arm, rates[arm], how['seeds'], metric, where, asked, read)
     for budget in how['budgets']:
