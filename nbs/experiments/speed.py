@@ -90,7 +90,7 @@ def ours(part, P, G, T, vocabulary='full', micro=64):
     learner, examples = Learner(model, tokenizer, same_work(part, P, G, T, vocabulary, micro)), questions(P)
     config, times = learner.config, []
     for step in range(1, STEPS[part] + 2):
-        if step < 3: held, _ = memory()
+        if step == 2: held, _ = memory()
         cpu, t0 = time.process_time(), time.perf_counter()
         batch, _ = collect(model, tokenizer, examples, config, step)
         if part != 'nano': batch.rewards = rewards_of(part, examples, None, G)
@@ -152,7 +152,7 @@ def plain(part, P, G, T, micro=16):
     stop = dict(eos_token_id=end) if part == 'nano' else dict(min_new_tokens=T, eos_token_id=end)
     times = []
     for step in range(1, STEPS[part] + 2):
-        if step < 3: held, _ = memory()
+        if step == 2: held, _ = memory()
         cpu, t0 = time.process_time(), time.perf_counter()
         torch.manual_seed(step)
         with torch.no_grad():
