@@ -272,6 +272,25 @@ def test_the_arms_of_a_seed_take_turns(tmp_path, claim, monkeypatch):
     assert together == alone and len(set(together.values())) == 3
 
 
+def test_where_a_stage_has_steps_the_rate_falls_over_them(tmp_path, claim, monkeypatch):
+    "To a tenth, for labels as for rewards, whatever the clock says."
+    arms = dict(start=dict(kind='start'), S=dict(kind='labels'), R=dict(kind='grpo', prompts_per_step=2, group_size=4))
+    stage = claim_plan.STAGE | dict(budgets=[1.0], steps=dict(S=12, R=14))
+    plan = dict(base=claim_plan.BASE | dict(batch_size=4, replay_rows=8, published=''), stages=dict(final=stage), arms=arms)
+    steps_are_seconds(monkeypatch, claim)
+    rates = dict(S=[], R=[])
+    advance = claim.Run.advance
+    monkeypatch.setattr(claim.Run, 'advance', lambda self: (advance(self), rates[self.arm].append(self.optimizer.param_groups[0]['lr'])))
+    claim.run_seed([('S', 1e-4), ('R', 1e-4)], plan, 'final', tmp_path, 0)
+    warm = [1e-5*k for k in range(1, 11)]
+    assert rates['S'] == pytest.approx([*warm, 5.5e-5, 1e-5])                 # halfway between 1e-4 and 1e-5, then the end
+    assert rates['R'] == pytest.approx([*warm, *(1e-5 + 4.5e-5*(1 + np.cos(np.pi*k/4)) for k in (1, 2, 3, 4))])
+    assert claim.collected(tmp_path)[['arm', 'steps', 'spent']].values.tolist() == [['R', 14, 14], ['S', 12, 12]]
+    for wrong in ('steps = {S = 3}, budgets = [1, 2]', 'steps = {S = 3}, seeds = [1, 2]'):
+        (tmp_path/'wrong.toml').write_text(f'[base]\n[stages]\nfinal = {{{wrong}}}\nother = {{seeds = [2]}}\n[arms]\n')
+        with pytest.raises(SystemExit, match='the stage final has steps, so it needs one budget, and seeds that no other stage has'): claim.read_plan(tmp_path/'wrong.toml')
+
+
 def test_an_arm_without_its_engine_stops(tmp_path, claim, monkeypatch):
     run = claim.Run('R', dict(base=claim_plan.BASE, arms=dict(R=dict(kind='grpo', prompts_per_step=2, group_size=2))), 1e-4, 0, tmp_path)
     run.learner.scorer.lost = True
@@ -393,6 +412,8 @@ def test_the_registered_plan_can_be_read(claim, tmp_path):
     assert claim.read_plan(claim.__file__.replace('arms.py', 'designs.toml'))['arms'].keys() == {'start', 'D1', 'D2'}
     control = claim.read_plan(EXPERIMENTS/'control_arms.toml')
     assert list(claim.runs(control, 'final', tmp_path, None, [20])) == [(0, [('start', 0.0)]), (20, [('S6', 3e-5), ('S7', 3e-5), ('R5', 3e-5)])]
+    cosine = claim.read_plan(EXPERIMENTS/'cosine_arms.toml')
+    assert cosine['arms']['R6'] == control['arms']['R5'] and cosine['stages']['final']['seeds'] == control['stages']['final']['seeds']
     sweep = read_space(EXPERIMENTS/'control_sweep.toml')
     assert [p['stage'] for p in grid(sweep)] == [f'final --seeds {s}' for s in control['stages']['final']['seeds']] + ['verdict final']
     (tmp_path/'wrong.toml').write_text('[base]\nlearning_rate = 1\n[stages]\n[arms]\n')

@@ -4,7 +4,8 @@ makes what is missing of some stages, in their order.
 The plan (TOML) has a table [base] (see `BASE` in claim_plan.py), a table [stages] (seeds, budgets, which arms and rates, how much is measured) and a
 table [arms], one line an arm; a run is one arm with one learning rate and one seed. All arms start from the same model, take the same
 prompts in the same order, use the same optimizer (AdamW, constant after ten steps) and stop at the same CPU-seconds of this process
-and the engines it started; sampling, scoring and labelling count, starting processes and measuring do not. The arms of a seed run in
+and the engines it started; sampling, scoring and labelling count, starting processes and measuring do not. Only where a stage has `steps`, an arm
+makes as many, and its rate falls along a cosine to a tenth over them, as in `rookworld_train`: what they cost is recorded all the same. The arms of a seed run in
 one process, and the one that has spent least makes the next step: a CPU-second does less on a busy machine, and so does so for all.
 
 OUT/ARM-RATE-SEED/state.pt is where a run is, so the same command goes on after a kill; at-STAGE-BUDGET.csv there are the measures at a
@@ -39,7 +40,7 @@ from rookworld_nb.chess.synthetic import generate_transitions, special_rows
 from rookworld_nb.config import TrainConfig
 from rookworld_nb.files import file_sha256, write_at_once
 from rookworld_nb.grpo.experience import PromptSource, collect, rollout_seed, task_counts
-from rookworld_nb.grpo.step import Learner, make_optimizer, train_step
+from rookworld_nb.grpo.step import Learner, learning_rate_at, make_optimizer, train_step
 from rookworld_nb.lm.generate import generate
 from rookworld_nb.lm.loader import load_model, pick_device
 from rookworld_nb.measure.evaluate import judge_rows, summarize
@@ -95,7 +96,7 @@ def train_rows(data, env_ratio=0.0): return load_rows(data, env_ratio, 0, 'train
 
 class Run:
     "One arm with one learning rate and one seed."
-    def __init__(self, arm, plan, rate, seed, out):
+    def __init__(self, arm, plan, rate, seed, out, length=None):   # length: steps, after which the rate has fallen; None where it does not
         self.arm, self.base, self.rate, self.seed, self.kind = arm, plan['base'], rate, seed, plan['arms'][arm]['kind']
         fields = {k: v for k, v in plan['arms'][arm].items() if k not in ('kind', 'charged')}
         if fields.get('reward_source', 'rules') != 'rules': fields = dict(coherence_share=0.) | fields   # the default came after the plan
@@ -104,7 +105,7 @@ class Run:
         self.step, self.spent, self.before, self.saved = 0, 0.0, 0.0, 0.0
         self.seen, self.collected, self.replay, self.rows, self.learner = set(), [], [], [], None
         b = self.base
-        self.config = TrainConfig(**(dict(seed=seed, env_ratio=0.0, learning_rate=rate or 1e-4, warmup_steps=10, min_lr_ratio=1.0, max_steps=10**6, temperature=b['temperature'],
+        self.config = TrainConfig(**(dict(seed=seed, env_ratio=0.0, learning_rate=rate or 1e-4, warmup_steps=10, min_lr_ratio=0.1 if length else 1.0, max_steps=length or 10**6, temperature=b['temperature'],
                                           reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE) | fields))
         self.model, self.tokenizer = load_model(b['model'], pick_device(b['device']))
         self.start, _ = load_model(b['model'], pick_device(b['device']))
@@ -143,7 +144,8 @@ class Run:
         replay = random.Random(f'replay {self.seed} {self.step}').sample(self.replay, min(n, len(self.replay)))
         batch = TokenRows([*rows, *replay]).batch(torch.arange(len(rows) + len(replay)))
         self.model.train()
-        loss, norm = supervised_step(self.model, self.optimizer, batch, [rate or self.rate]*len(self.optimizer.param_groups), min(1, self.step/10))
+        share = learning_rate_at(self.step, replace(self.config, learning_rate=1.0))
+        loss, norm = supervised_step(self.model, self.optimizer, batch, [rate or self.rate]*len(self.optimizer.param_groups), share)
         self.model.eval()
         return dict(loss=loss, grad_norm=norm, rows=len(rows), replay=len(replay))
 
@@ -355,6 +357,8 @@ def run_seed(pairs, plan, stage, out, seed, steps=None):
     """Train some (arm, rate) of a seed to every budget of a stage, and measure each there. Who has spent least makes the next step.
     steps: (arm, rate, seed, budget) -> number, instead of the clock. Returns a sentence where another process does it."""
     left = [(arm, rate) for arm, rate in pairs if not all(f.exists() for f in measures(plan, stage, out, arm, rate, seed).values())]
+    length = plan['stages'][stage]['steps']
+    if length: steps = {(arm, rate, seed, budget): length[arm] for arm, rate in left if arm != 'start' for budget in plan['stages'][stage]['budgets']}
     for earlier in list(plan['stages'])[:list(plan['stages']).index(stage)]:
         for arm, rate in left:
             if arm != 'start' and seed in plan['stages'][earlier]['seeds'] and not all(f.exists() for f in measures(plan, earlier, out, arm, rate, seed).values()):
@@ -369,7 +373,7 @@ def run_seed(pairs, plan, stage, out, seed, steps=None):
                 if 'another process' not in str(e): raise
                 print(e, flush=True)
                 return str(e)
-            its.append(Run(arm, plan, rate, seed, out))
+            its.append(Run(arm, plan, rate, seed, out, length.get(arm)))
             held.callback(its[-1].close)
             its[-1].restore()
         for budget in sorted(plan['stages'][stage]['budgets']):

@@ -21,6 +21,7 @@ STAGE = dict(seeds=[0], budgets=[20.0],
              arms='all',         # or 'chosen': S1, the best other S and the best R of the stage `after`; or their names, the R arm last
              rates='all',        # or 'best': that of the stage `tuned`
              tuned='tuning', after='screening',
+             steps={},           # arm -> how many it makes, while its rate falls; the one budget is then what they should cost, and the seeds are its own
              exam='shipped',     # P prompts: the eval split of the data; or 'fresh': new ones, see `fresh_rows`; another word is the seed of others
              P=1000, A=0, special=0, strange=0, chains=0, games=0)   # how many are measured
 SCORED = ('legal_best', 'coherence')                              # what rates and arms are chosen by, on P
@@ -34,6 +35,9 @@ def read_plan(file):
     plan = tomllib.loads(Path(file).read_text())
     for table, known in [(plan['base'], BASE), *((s, STAGE) for s in plan['stages'].values())]:
         if unknown := table.keys() - known.keys(): raise SystemExit(f'the plan has an unknown line {min(unknown)}')
+    for name, how in plan['stages'].items():
+        others = {seed for other, s in plan['stages'].items() if other != name for seed in s.get('seeds', STAGE['seeds'])}
+        if 'steps' in how and (len(how.get('budgets', STAGE['budgets'])) > 1 or others & {*how.get('seeds', STAGE['seeds'])}): raise SystemExit(f'the stage {name} has steps, so it needs one budget, and seeds that no other stage has')
     return dict(base=BASE | dict(published='') | plan['base'], stages={name: STAGE | s for name, s in plan['stages'].items()}, arms=dict(start=dict(kind='start')) | plan['arms'])
 
 
@@ -251,7 +255,7 @@ def conclusion(plan, stage, out, found):
         for arm in controls:
             r, of = at.loc[last, arm, metric], f'{metric} against {arm}'
             add('three points ahead', of, r.difference, r.difference >= 0.03 and r.holm and r.low > 0 and r.t_low > 0 and r.seeds_ahead == len(how['seeds']))
-            add('the lead grows', of, r.difference - at.loc[first, arm, metric].difference, r.difference > at.loc[first, arm, metric].difference)
+            if first < last: add('the lead grows', of, r.difference - at.loc[first, arm, metric].difference, r.difference > at.loc[first, arm, metric].difference)
             for name, most in later.items():
                 seeds = plan['stages'][name]['seeds']
                 if not all(measures(plan, name, out, a, rate[a], s)[most].exists() for a in (best, arm) for s in seeds): add(f'and not less in {name}', of, float('nan'), None); continue
@@ -272,7 +276,7 @@ def conclusion(plan, stage, out, found):
     for arm in controls:
         sides = [at.loc[last, arm, m][['low', 'high']]*GUARDED.get(m, 1) for m in (*PRIMARY, *GUARDS)]
         add('ties or wins everywhere', arm, float('nan'), all(s.min() <= 0 for s in sides))
-    add('THE CLAIM', f'{best} against {" and ".join(controls)}', float('nan'), claim)
+    if controls: add('THE CLAIM', f'{best} against {" and ".join(controls)}', float('nan'), claim)
     rows = pd.DataFrame(rows)
     write_at_once(Path(out)/f'conclusion-{stage}.csv', lambda path: rows.round(5).to_csv(path, index=False, lineterminator='\n'))
     return rows
