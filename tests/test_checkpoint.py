@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from unittest.mock import patch
 import pytest
+from rookworld_nb.config import TrainConfig
 from rookworld_nb.run import checkpoint, train
 from rookworld_nb.run.checkpoint import (CheckpointError, latest_good_checkpoint, list_checkpoints,
                                          mark_stable, stable_checkpoint, verify_checkpoint)
@@ -193,6 +194,17 @@ def test_other_rows_are_refused(copy, tmp_path):
 def test_another_version_is_told(copy):
     with patch.object(checkpoint, '__version__', '9.9.9'): assert in_child(['--resume', copy]) == 0
     assert f'{copy}: written with version {checkpoint.__version__}, going on with 9.9.9: perhaps not bit for bit the same\n' in (copy/'train.log').read_text()
+
+
+def test_choices_that_an_earlier_version_did_not_have_are_told(copy):
+    "Such as: its checkpoint says nothing about mates among the prompts."
+    def early(*how, load=train.load_checkpoint, **more):
+        state = load(*how, **more)
+        del state['config']['rare_share'], state['config']['kl_type']
+        return state
+    with patch.object(train, 'load_checkpoint', early): assert in_child(['--resume', copy]) == 0
+    usual = TrainConfig()
+    assert f'{copy}: begun by an earlier version, which did not have these choices: rare_share {usual.rare_share}, kl_type {usual.kl_type}\n' in (copy/'train.log').read_text()
 
 
 def test_one_at_a_time(copy, tmp_path):

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['MAY_CHANGE', 'seed_generators', 'checkpoint_step', 'list_checkpoints', 'save_checkpoint', 'stable_checkpoint',
            'mark_stable', 'rotate_checkpoints', 'CheckpointError', 'verify_checkpoint', 'load_checkpoint',
-           'latest_good_checkpoint', 'latest_checkpoint', 'config_changes', 'reopen_run', 'data_sha256', 'model_sha256',
-           'origin_of', 'check_origin', 'starting_point', 'only_writer', 'is_complete', 'newest_unfinished']
+           'latest_good_checkpoint', 'latest_checkpoint', 'config_changes', 'choices_since', 'reopen_run',
+           'data_sha256', 'model_sha256', 'origin_of', 'check_origin', 'starting_point', 'only_writer', 'is_complete',
+           'newest_unfinished']
 
 # %% ../../nbs/run/01_checkpoint.ipynb #bae60bef
 import contextlib
@@ -352,6 +353,15 @@ def config_changes(
 ) -> dict[str, str]: # name of a field: 'NAME WAS -> NOW'
     "The differences between two configurations, field by field."
     return {name: f'{name} {was[name]} -> {value}' for name, value in now.items() if name in was and was[name] != value}
+
+
+def choices_since(
+    was: dict, # a configuration as a dictionary
+    now: dict, # a later one
+) -> list[str]: # a sentence, or none
+    "The fields that only the later configuration has, because an earlier version of the package wrote the other."
+    new = [f'{name} {value}' for name, value in now.items() if name not in was]
+    return [f'begun by an earlier version, which did not have these choices: {", ".join(new)}'] if new else []
 
 
 def reopen_run(

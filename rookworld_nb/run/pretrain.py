@@ -32,7 +32,7 @@ from ..lm.loader import load_model, pick_device
 from ..grpo.ranks import by_one, everywhere, joined, rank, sum_gradients, together, world
 from ..measure.evaluate import judge_rows, summarize
 from .targets import Batch, completion_loss, RowStream, data_shards
-from .checkpoint import (check_origin, config_changes, latest_good_checkpoint,
+from .checkpoint import (check_origin, choices_since, config_changes, latest_good_checkpoint,
                                          list_checkpoints, load_checkpoint, model_sha256, only_writer, reopen_run, save_checkpoint,
                                          seed_generators, starting_point, verify_checkpoint)
 from .train import RunLog, open_run
@@ -301,6 +301,7 @@ def _take_up(out, config, model, optimizer, origin, allow_config_change):
         if done > config.max_steps:
             raise ValueError(f'{out} has done {done} steps, more than max_steps {config.max_steps}')
         told += check_origin(out, state['origin'], origin, allow_config_change or bool(config.branch_from) and was.get('branch_from') != config.branch_from)
+        told += choices_since(was, now)
         if changes := config_changes(was, now): told.append(f'changed since: {", ".join(changes.values())}')
         begun = done - (was['max_steps'] - was['decay_steps'])
         if begun > 0 and changes.keys() & {'max_steps', 'decay_steps'}:

@@ -30,7 +30,7 @@ from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.step import Learner, train_step
 from ..grpo.ranks import by_one, everywhere, joined, rank, together, world
 from ..measure.evaluate import compare, judge_rows, judge_trivial, summarize
-from .checkpoint import (CheckpointError, check_origin, checkpoint_step, config_changes, is_complete,
+from .checkpoint import (CheckpointError, check_origin, checkpoint_step, choices_since, config_changes, is_complete,
                                          list_checkpoints, load_checkpoint, mark_stable, only_writer, origin_of,
                                          reopen_run, rotate_checkpoints, save_checkpoint, seed_generators,
                                          stable_checkpoint, starting_point, verify_checkpoint)
@@ -310,6 +310,7 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
         if changes.keys() & {'normalize_rewards', 'ema_warmup_steps'}:
             state['learner']['baseline_moments'] = learner.baseline_moments.state_dict()   # it may have another unit from here on
         running.load_state_dict(state)
+        told += choices_since(state['config'], asdict(config))
         if changes: told.append(f'changed since: {", ".join(changes.values())}')
         again = _evaluates_otherwise(out, config, state, changes, origin)
         if again: told.append(f'evaluations are others from here on: the starting weights are evaluated again, eval-step-{done}.jsonl keeps the earlier rows')
