@@ -273,6 +273,9 @@ def _ending(
     return outcome, said[-1].removeprefix('rookworld_train: ').removeprefix('failed with ')[:400]
 
 # %% ../../nbs/sweep/03_sweep.ipynb #0a84988f
+def _pause(took): return min(2., max(0.2, 50*took))   # seconds to the next look, when a look took so many: the processor is for the runs
+
+
 def _report_rewards(trial, directory, every, reported):
     "Report to Optuna the mean reward up to each due step since `reported`; return the last such step."
     rewards = [row['reward_mean'] for row in read_rows(directory/'metrics.jsonl')]
@@ -292,14 +295,17 @@ def _watch(
 ) -> tuple[str, str]:          # '' and '' when the run ended by itself; 'pruned' or 'killed' and why
     "Wait for a run; report its mean reward, and stop it when it is to be pruned."
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=max_steps//4)
-    every, reported, seen = max(1, max_steps//10), 0, time.time()
+    every, reported, seen, took = max(1, max_steps//10), 0, time.time(), 0.
     while process.poll() is None:
-        if asked.wait(0.2):
+        if asked.wait(_pause(took)):
             _stop_process(process)
             at = f' at step {sum(1 for _ in read_rows(directory/"metrics.jsonl"))}' if max_steps else ''
             return 'killed', f'the sweep was stopped{at}'
         if time.time() - seen > 60: sweep.note(trial.number, seen=(seen := time.time()))
-        if (step := _report_rewards(trial, directory, every, reported)) == reported: continue
+        began = time.process_time()
+        step = _report_rewards(trial, directory, every, reported)
+        took = time.process_time() - began
+        if step == reported: continue
         reported = step
         record = sweep.trials()[trial.number]
         if sweep.config.prune and step < max_steps and pruner.prune(sweep.study, record):
@@ -400,8 +406,9 @@ def _round(sweep, command, told):
         workers = [_start_process(words) for _ in range(min(config.workers, sweep.missing()))]
         try:
             while any(w.poll() is None for w in workers) and not interrupt.asked:
+                began = time.process_time()
                 _report(sweep, told)
-                time.sleep(0.2)
+                time.sleep(_pause(time.process_time() - began))
         finally:
             for w in workers: w.stdin.close()
             for w in workers: _stop_process(w, 120)
