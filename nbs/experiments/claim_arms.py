@@ -23,7 +23,7 @@ Kinds of arms: `labels` (rows as Stockfish labelled them; `charged` true adds `l
 `uniform` (the rules' labels: any legal move), `rejection` (sample, keep what is coherent or, in A, right, learn it), `dagger` (half of it rows, half
 positions that the policy visits, labelled by Stockfish), `grpo` (all other fields are those of `TrainConfig`), `start` (no step). Two more were tried when
 the screening was known (claim_designs.toml): `anchored` (a step of `grpo`, then one on 16 rows as `labels` has them), `both` (`grpo`, whose reward is the
-mean of the rules' and the labels'). With `env_ratio` (and `rare_share`) `labels`, `rejection` and `grpo` meet A prompts too, as a run does."""
+mean of the rules' and the labels'). With `env_ratio` (and `rare_share`) `labels`, `rejection` and `grpo` meet A prompts too, as a run does; with `twins` true each mate and illegal move among them is followed by its twin (twins.py)."""
 import argparse, contextlib, csv, hashlib, importlib.resources, io, json, os, pickle, random, resource, time
 from dataclasses import replace
 from functools import cache
@@ -51,6 +51,7 @@ from rookworld_nb.reward.scoring import Scorer
 from rookworld_nb.run.checkpoint import only_writer
 from rookworld_nb.run.pretrain import supervised_step
 from rookworld_nb.run.targets import TokenRow, TokenRows, best_first, tokenize
+from twins import rare_with_twins
 from claim_plan import GUARDED, SCORED, collected, conclusion, keep, measures, read_plan, read_steps, run_folder, runs, take_over, verdict
 
 RECIPE = dict(spread=0.01, legal_share=0.05, eval_weight=0.3, repeat_weight=0.5)   # of a labelled row: that of `nano` itself
@@ -98,7 +99,7 @@ class Run:
     "One arm with one learning rate and one seed."
     def __init__(self, arm, plan, rate, seed, out, length=None):   # length: steps, after which the rate has fallen; None where it does not
         self.arm, self.base, self.rate, self.seed, self.kind = arm, plan['base'], rate, seed, plan['arms'][arm]['kind']
-        fields = {k: v for k, v in plan['arms'][arm].items() if k not in ('kind', 'charged')}
+        fields = {k: v for k, v in plan['arms'][arm].items() if k not in ('kind', 'charged', 'twins')}
         if fields.get('reward_source', 'rules') != 'rules': fields = dict(coherence_share=0.) | fields   # the default came after the plan
         self.charged, self.out = plan['arms'][arm].get('charged', False), run_folder(out, arm, rate, seed)
         self.out.mkdir(parents=True, exist_ok=True)
@@ -109,7 +110,8 @@ class Run:
                                           reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE) | fields))
         self.model, self.tokenizer = load_model(b['model'], pick_device(b['device']))
         self.start, _ = load_model(b['model'], pick_device(b['device']))
-        self.source = PromptSource(train_rows(b['data'], self.config.env_ratio), seed, rare_share=self.config.rare_share)
+        rare = rare_with_twins(f'{seed} rare') if plan['arms'][arm].get('twins') else None
+        self.source = PromptSource(train_rows(b['data'], self.config.env_ratio), seed, rare_share=self.config.rare_share, rare=rare)
         if self.kind in ('grpo', 'anchored', 'both'): self.learner = Learner(self.model, self.tokenizer, self.config)
         if self.kind == 'both': self.learner.scorer = MeanScorer()
         self.scorer, self.optimizer = Scorer('rules'), self.learner.optimizer if self.learner else make_optimizer(list(self.model.parameters()), self.config)
