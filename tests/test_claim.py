@@ -436,6 +436,7 @@ def test_the_registered_plan_can_be_read(claim, tmp_path):
     assert cosine['arms']['R6'] == control['arms']['R5'] and cosine['stages']['final']['seeds'] == control['stages']['final']['seeds']
     sweep = read_space(EXPERIMENTS/'control_sweep.toml')
     assert [p['stage'] for p in grid(sweep)] == [f'final --seeds {s}' for s in control['stages']['final']['seeds']] + ['verdict final']
+    assert claim.read_plan(EXPERIMENTS/'twins_pilot.toml')['arms']['T12'] == cosine['arms']['R6'] | dict(rare_share=0.12, twins=True)
     (tmp_path/'wrong.toml').write_text('[base]\nlearning_rate = 1\n[stages]\n[arms]\n')
     with pytest.raises(SystemExit, match='unknown line learning_rate'): claim.read_plan(tmp_path/'wrong.toml')
 

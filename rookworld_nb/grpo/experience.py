@@ -74,8 +74,7 @@ class PromptSource:
     ):
         self.rows = {kind: _of_kind(rows, kind) for kind in 'PA'}
         self.seed, self.difficulty_filter, self.rare_share, self._rare = seed, difficulty_filter, rare_share, _Stream(rare or rare_moves(f'{seed} rare'))
-        self.used, self.skipped, self.success = dict(P=0, A=0, rare=0), 0, dict(P={}, A={})
-        self._number = {}   # prompt -> number of its row, of those taken since the last `record`
+        self.used, self.skipped, self.success, self._number = dict(P=0, A=0, rare=0), 0, dict(P={}, A={}), {}   # prompt -> number of its row, of those taken since the last `record`
 
     def take(self,
         kind: str, # 'P' or 'A'
