@@ -21,7 +21,7 @@ for file in sorted(Path(sys.argv[1]).glob('*/judged-*-A-random-games.csv')):
     answers = pd.read_csv(file)
     legal = answers[answers['class'] == 'legal']
     said, (piece, check) = legal.completion.str.rsplit('+', n=3).str[1:].map(tuple), zip(*legal.prompt.map(about))
-    known = dict(arm=arm, seed=int(seed), stage=file.stem.split('-')[1], placement=answers.fen_placement.mean(), legal=len(legal))
+    known = dict(arm=arm, seed=int(seed), placement=answers.fen_placement.mean(), legal=len(legal))
     for word, fields in SAID.items():
         taken = pd.DataFrame(dict(piece=piece, check=check))[(said == fields).to_numpy()]
         known |= {f'taken_for_{word}': len(taken), f'{word}_by_heavy_piece': int(taken.piece.isin(['q', 'r']).sum()), f'{word}_by_king': int((taken.piece == 'k').sum()), f'{word}_with_check': int(taken.check.sum())}
