@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-import chess
 import numpy as np
 import pandas as pd
 import pytest
@@ -35,7 +34,6 @@ from runs import call, some_positions
 EXPERIMENTS = Path(__file__).parents[1]/'nbs/experiments'
 sys.path.append(str(EXPERIMENTS))
 import claim_plan
-import twins
 
 CONFIG = TrainConfig(reward_source='rules', prompts_per_step=4, group_size=4, env_ratio=0.25, max_new_tokens=24, env_max_new_tokens=48, kl_every=0, max_refills=0, learning_rate=1e-3, warmup_steps=0, temperature=1.0)
 
@@ -295,20 +293,6 @@ def test_where_a_stage_has_steps_the_rate_falls_over_them(tmp_path, claim, monke
         with pytest.raises(SystemExit, match='the stage final has steps, so it needs one budget, and seeds that no other stage has'): claim.read_plan(tmp_path/'wrong.toml')
 
 
-def test_twins():
-    "The same position, and where it can the same piece; legal, and the game goes on. The stream is what `rare_moves` gives, with a twin after each."
-    rows = list(islice(twins.rare_with_twins('a seed'), 200))
-    assert rows == list(islice(twins.rare_with_twins('a seed'), 200)) and rows[::2] == list(islice(rare_moves('a seed'), 100))
-    same = 0
-    for row, other in zip(rows[::2], rows[1::2]):
-        (one, two), board = (r.task for r in (row, other)), chess.Board(row.fen)
-        assert one.fen == two.fen and one.uci != two.uci and one.history.split()[:-1] == two.history.split()[:-1] and two.history.endswith(two.uci)
-        assert (other.target.reward, other.target.terminated, other.target.truncated) == (0.001, False, False) and board.is_legal(chess.Move.from_uci(two.uci))
-        same += one.uci[:2] == two.uci[:2]
-        assert row.target.terminated or row.target.truncated
-    assert 50 < same < 100
-
-
 def test_an_arm_without_its_engine_stops(tmp_path, claim, monkeypatch):
     run = claim.Run('R', dict(base=claim_plan.BASE, arms=dict(R=dict(kind='grpo', prompts_per_step=2, group_size=2))), 1e-4, 0, tmp_path)
     run.learner.scorer.lost = True
@@ -430,13 +414,13 @@ def test_the_registered_plan_can_be_read(claim, tmp_path):
     assert claim.read_plan(claim.__file__.replace('arms.py', 'designs.toml'))['arms'].keys() == {'start', 'D1', 'D2'}
     control = claim.read_plan(EXPERIMENTS/'control_arms.toml')
     assert list(claim.runs(control, 'final', tmp_path, None, [20])) == [(0, [('start', 0.0)]), (20, [('S6', 3e-5), ('S7', 3e-5), ('R5', 3e-5)])]
-    twin = claim.Run('R', dict(base=claim_plan.BASE, arms=dict(R=dict(kind='grpo', env_ratio=1.0, rare_share=1.0, twins=True))), 1e-4, 0, tmp_path)
-    assert twin.source.take('A', 4) == list(islice(twins.rare_with_twins('0 rare'), 4))
+    twin = claim.Run('R', dict(base=claim_plan.BASE, arms=dict(R=dict(kind='grpo', env_ratio=1.0, rare_share=1.0, rare_twins='all'))), 1e-4, 0, tmp_path)
+    assert twin.source.take('A', 4) == list(islice(rare_moves('0 rare', twins='all'), 4))
     cosine = claim.read_plan(EXPERIMENTS/'cosine_arms.toml')
     assert cosine['arms']['R6'] == control['arms']['R5'] and cosine['stages']['final']['seeds'] == control['stages']['final']['seeds']
     sweep = read_space(EXPERIMENTS/'control_sweep.toml')
     assert [p['stage'] for p in grid(sweep)] == [f'final --seeds {s}' for s in control['stages']['final']['seeds']] + ['verdict final']
-    assert claim.read_plan(EXPERIMENTS/'twins_pilot.toml')['arms']['T12'] == cosine['arms']['R6'] | dict(rare_share=0.12, twins=True)
+    assert claim.read_plan(EXPERIMENTS/'twins_pilot.toml')['arms']['T12'] == cosine['arms']['R6'] | dict(rare_share=0.12, rare_twins='all')
     (tmp_path/'wrong.toml').write_text('[base]\nlearning_rate = 1\n[stages]\n[arms]\n')
     with pytest.raises(SystemExit, match='unknown line learning_rate'): claim.read_plan(tmp_path/'wrong.toml')
 

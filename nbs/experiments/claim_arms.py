@@ -23,7 +23,7 @@ Kinds of arms: `labels` (rows as Stockfish labelled them; `charged` true adds `l
 `uniform` (the rules' labels: any legal move), `rejection` (sample, keep what is coherent or, in A, right, learn it), `dagger` (half of it rows, half
 positions that the policy visits, labelled by Stockfish), `grpo` (all other fields are those of `TrainConfig`), `start` (no step). Two more were tried when
 the screening was known (claim_designs.toml): `anchored` (a step of `grpo`, then one on 16 rows as `labels` has them), `both` (`grpo`, whose reward is the
-mean of the rules' and the labels'). With `env_ratio` (and `rare_share`) `labels`, `rejection` and `grpo` meet A prompts too, as a run does; with `twins` true each mate and illegal move among them is followed by its twin (twins.py)."""
+mean of the rules' and the labels'). With `env_ratio` (and `rare_share`, `rare_twins`) `labels`, `rejection` and `grpo` meet A prompts too, as a run does."""
 import argparse, contextlib, csv, hashlib, importlib.resources, io, json, os, pickle, random, resource, time
 from dataclasses import replace
 from functools import cache
@@ -36,7 +36,7 @@ from rookworld_nb.chess.dataset import load_rows, parse_row, policy_example
 from rookworld_nb.chess.engine import EnginePool
 from rookworld_nb.chess.positions import generate_positions, position_key
 from rookworld_nb.chess.quick_rules import legal_moves
-from rookworld_nb.chess.synthetic import generate_transitions, special_rows
+from rookworld_nb.chess.synthetic import generate_transitions, rare_moves, special_rows
 from rookworld_nb.config import TrainConfig
 from rookworld_nb.files import file_sha256, write_at_once
 from rookworld_nb.grpo.experience import PromptSource, collect, rollout_seed, task_counts
@@ -51,7 +51,6 @@ from rookworld_nb.reward.scoring import Scorer
 from rookworld_nb.run.checkpoint import only_writer
 from rookworld_nb.run.pretrain import supervised_step
 from rookworld_nb.run.targets import TokenRow, TokenRows, best_first, tokenize
-from twins import rare_with_twins
 from claim_plan import GUARDED, SCORED, collected, conclusion, keep, measures, read_plan, read_steps, run_folder, runs, take_over, verdict
 
 RECIPE = dict(spread=0.01, legal_share=0.05, eval_weight=0.3, repeat_weight=0.5)   # of a labelled row: that of `nano` itself
@@ -99,7 +98,7 @@ class Run:
     "One arm with one learning rate and one seed."
     def __init__(self, arm, plan, rate, seed, out, length=None):   # length: steps, after which the rate has fallen; None where it does not
         self.arm, self.base, self.rate, self.seed, self.kind = arm, plan['base'], rate, seed, plan['arms'][arm]['kind']
-        fields = {k: v for k, v in plan['arms'][arm].items() if k not in ('kind', 'charged', 'twins')}
+        fields = {k: v for k, v in plan['arms'][arm].items() if k not in ('kind', 'charged')}
         if fields.get('reward_source', 'rules') != 'rules': fields = dict(coherence_share=0.) | fields   # the default came after the plan
         self.charged, self.out = plan['arms'][arm].get('charged', False), run_folder(out, arm, rate, seed)
         self.out.mkdir(parents=True, exist_ok=True)
@@ -107,11 +106,10 @@ class Run:
         self.seen, self.collected, self.replay, self.rows, self.learner = set(), [], [], [], None
         b = self.base
         self.config = TrainConfig(**(dict(seed=seed, env_ratio=0.0, learning_rate=rate or 1e-4, warmup_steps=10, min_lr_ratio=0.1 if length else 1.0, max_steps=length or 10**6, temperature=b['temperature'],
-                                          reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE) | fields))
+                                          reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE, rare_twins='none') | fields))
         self.model, self.tokenizer = load_model(b['model'], pick_device(b['device']))
         self.start, _ = load_model(b['model'], pick_device(b['device']))
-        rare = rare_with_twins(f'{seed} rare') if plan['arms'][arm].get('twins') else None
-        self.source = PromptSource(train_rows(b['data'], self.config.env_ratio), seed, rare_share=self.config.rare_share, rare=rare)
+        self.source = PromptSource(train_rows(b['data'], self.config.env_ratio), seed, rare_share=self.config.rare_share, rare=rare_moves(f'{seed} rare', twins=self.config.rare_twins))
         if self.kind in ('grpo', 'anchored', 'both'): self.learner = Learner(self.model, self.tokenizer, self.config)
         if self.kind == 'both': self.learner.scorer = MeanScorer()
         self.scorer, self.optimizer = Scorer('rules'), self.learner.optimizer if self.learner else make_optimizer(list(self.model.parameters()), self.config)
@@ -421,7 +419,7 @@ def main(argv=None):
     parser.add_argument('out', type=Path)
     parser.add_argument('stages', nargs='+', help='names of stages, or label_cost; or verdict and the name of a stage, or keep and a file')
     parser.add_argument('--seeds', nargs='*', type=int, help='only these')
-    parser.add_argument('--arms', nargs='*', help='only these, with --steps; without, all arms of a seed take turns')
+    parser.add_argument('--arms', nargs='*', help='only these, where the number of steps is known; by the clock, all arms of a seed take turns')
     parser.add_argument('--published', default='', help='a file of published rows, asked as it is where the exam is fresh')
     parser.add_argument('--steps', help='arms.csv of an earlier run')
     parser.add_argument('--known', help='what `keep` wrote of an earlier OUT: it is not made again')
@@ -432,7 +430,6 @@ def main(argv=None):
     check_start(plan['base'])
     torch.set_num_threads(plan['base']['threads'])
     asked.out.mkdir(parents=True, exist_ok=True)
-    if asked.arms and not asked.steps: raise SystemExit('--arms needs --steps: by the clock, the arms of a seed have to take turns')
     if asked.known: take_over(asked.out, plan, asked.known)
     if asked.stages == ['label_cost']: return print(f'label_cost = {label_cost(plan["base"]):.4f}')
     if asked.stages[0] == 'keep': return keep(asked.out, plan, asked.stages[1])
@@ -440,6 +437,7 @@ def main(argv=None):
         found = verdict(plan, asked.stages[1], asked.out)
         return print(found.round(4).to_string(), conclusion(plan, asked.stages[1], asked.out, found).round(4).to_string(), sep='\n')
     if unknown := (set(asked.stages) - set(plan['stages'])) | (set(asked.arms or []) - set(plan['arms'])): raise SystemExit(f'the plan has no {min(unknown)}')
+    if asked.arms and not asked.steps and not all(plan['stages'][s]['steps'] for s in asked.stages): raise SystemExit('--arms needs --steps: by the clock, the arms of a seed have to take turns')
     steps = asked.steps and read_steps(asked.steps)
     left = [said for stage in asked.stages for seed, pairs in runs(plan, stage, asked.out, asked.arms, asked.seeds)
             if (said := run_seed(pairs, plan, stage, asked.out, seed, steps)) and pairs[0][0] != 'start']

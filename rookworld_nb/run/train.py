@@ -23,6 +23,7 @@ from tqdm.auto import tqdm
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..files import Interrupt, read_rows, write_at_once
 from ..chess.dataset import Example, load_rows
+from ..chess.synthetic import rare_moves
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
@@ -175,12 +176,13 @@ def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame
 
 # %% ../../nbs/run/03_train.ipynb #07d98b0a
 def load_prompts(
-    config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, difficulty_filter, rare_share
+    config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, difficulty_filter, rare_share, rare_twins
 ) -> tuple[PromptSource, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed
     "The training and held-out rows of a run, from disjoint positions."
     how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True)
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
-    source = PromptSource(rows, config.seed, config.difficulty_filter, config.rare_share)
+    source = PromptSource(rows, config.seed, config.difficulty_filter, config.rare_share,
+                          rare_moves(f'{config.seed} rare', twins=config.rare_twins))
     for kind, share in dict(P=1 - config.env_ratio, A=config.env_ratio).items():
         if share and not source.rows[kind]:
             raise ValueError(f'{config.data} has no training rows of task {kind}, '
@@ -212,7 +214,7 @@ def _legend(config: TrainConfig) -> str:
     return (f'Reward is that of the sampled answers{whose}; P/E counts the prompts of each task that were asked first'
             + (f'; the loss {size}, because every batch is used once and advantages cancel: '
                'watch reward, KL and grad.' if silent else '.')
-            + (f' {100*config.rare_share:g} % of the prompts of A are not from the data: mates and illegal moves, made by the rules (rare_share).'
+            + (f' {100*config.rare_share:g} % of the prompts of A are not from the data: mates and illegal moves{", and other moves in the same positions" if config.rare_twins != "none" else ""}, made by the rules (rare_share).'
                if config.rare_share and config.env_ratio else ''))
 
 
