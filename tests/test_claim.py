@@ -401,7 +401,7 @@ def test_the_verdict(claim, tmp_path, monkeypatch):
     assert alone['difference'] == pytest.approx(0.1) and alone['high'] - alone['low'] > 0.15 and paired(constant, family=6)['low'] < alone['low']
 
 
-def test_the_registered_plan_can_be_read(claim, tmp_path):
+def test_the_registered_plan_can_be_read(claim, tmp_path, monkeypatch):
     plan = claim.read_plan(claim.__file__.replace('.py', '.toml'))
     (_, start), (seed, pairs) = claim.runs(plan, 'tuning', tmp_path)
     assert (start, seed, len(pairs)) == ([('start', 0.0)], 0, 9*3) and list(claim.runs(plan, 'tuning', tmp_path, ['R1']))[1:] == [(0, [('R1', r) for r in (3e-5, 1e-4, 3e-4)])]
@@ -421,6 +421,12 @@ def test_the_registered_plan_can_be_read(claim, tmp_path):
     sweep = read_space(EXPERIMENTS/'control_sweep.toml')
     assert [p['stage'] for p in grid(sweep)] == [f'final --seeds {s}' for s in control['stages']['final']['seeds']] + ['verdict final']
     assert claim.read_plan(EXPERIMENTS/'twins_pilot.toml')['arms']['T12'] == cosine['arms']['R6'] | dict(rare_share=0.12, rare_twins='all')
+    began = []
+    monkeypatch.setattr(claim, 'run_seed', lambda pairs, plan, stage, out, seed, steps=None: began.append((stage, seed, pairs)))
+    claim.main([str(EXPERIMENTS/'twins_test.toml'), str(tmp_path/'twins'), 'short', 'long', '--arms', 'R7', '--seeds', '30', '40'])      # their steps are known, so an arm may go alone
+    assert began == [('short', 0, [('start', 0.0)]), ('short', 30, [('R7', 5e-5)]), ('long', 0, [('start', 0.0)]), ('long', 40, [('R7', 5e-5)])]
+    both = claim.read_plan(EXPERIMENTS/'twins_test.toml')['stages']
+    assert [p['stage'] for p in grid(read_space(EXPERIMENTS/'twins_sweep.toml'))] == [f'{n} --seeds {s}' for n in both for s in both[n]['seeds']] + ['verdict short', 'verdict long']
     (tmp_path/'wrong.toml').write_text('[base]\nlearning_rate = 1\n[stages]\n[arms]\n')
     with pytest.raises(SystemExit, match='unknown line learning_rate'): claim.read_plan(tmp_path/'wrong.toml')
 
