@@ -13,19 +13,8 @@ from rookworld_nb.measure.measures import bootstrap
 from claim_arms import measured
 from claim_plan import COLUMN, GUARDS, PRIMARY, read_plan
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument('out', type=Path)
-parser.add_argument('runs', nargs='+', type=Path)
-parser.add_argument('--start', type=Path, default=Path(__file__).with_name('claim_measured.parquet'), help='answers of the starting model')
-parser.add_argument('--output', type=Path, default=Path(__file__).with_suffix('.csv'))
-asked = parser.parse_args()
-plan = read_plan(Path(__file__).with_name('claim_arms.toml'))
-stage, base = plan['stages']['final'] | dict(strange=0, games=0), plan['base'] | dict(published='')
-torch.set_num_threads(1)
-start = pd.read_parquet(asked.start).query('run == "start-0-0"')
 
-
-def row(run, metric, where, judged):
+def row(start, run, metric, where, judged):
     column, file = COLUMN.get(metric, metric), f'-{where.replace(" ", "-")}'
     before = start[start.file.str.removesuffix('.csv').str.removesuffix('-again').str.endswith(file) & (start.asked == judged.asked[0])]
     if len(before) != len(judged): raise SystemExit(f'the start was not asked the set {where!r} with the hash {judged.asked[0]}')
@@ -36,10 +25,24 @@ def row(run, metric, where, judged):
     return dict(run=run.name, set=where, metric=metric, before=was[known].mean(), difference=difference.mean(), low=low, high=high, n=int(known.sum()))
 
 
-rows = []
-for run in asked.runs:
-    last = max((run/'checkpoints').glob('step-*'), key=lambda p: int(re.search(r'\d+$', p.name)[0]))
-    judged = measured(*load_model(last), stage, base, asked.out)[1]
-    rows += [row(run, metric, where, judged[where]) for metric, where in {**PRIMARY, **GUARDS}.items()]
-    pd.DataFrame(rows).round(5).to_csv(asked.output, index=False, lineterminator='\n')
-    print(f'{run}: {last.name}', flush=True)
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('out', type=Path)
+    parser.add_argument('runs', nargs='+', type=Path)
+    parser.add_argument('--start', type=Path, default=Path(__file__).with_name('claim_measured.parquet'), help='answers of the starting model')
+    parser.add_argument('--output', type=Path, default=Path(__file__).with_suffix('.csv'))
+    asked = parser.parse_args()
+    plan = read_plan(Path(__file__).with_name('claim_arms.toml'))
+    stage, base = plan['stages']['final'] | dict(strange=0, games=0), plan['base'] | dict(published='')
+    torch.set_num_threads(1)
+    start = pd.read_parquet(asked.start).query('run == "start-0-0"')
+    rows = []
+    for run in asked.runs:
+        last = max((run/'checkpoints').glob('step-*'), key=lambda p: int(re.search(r'\d+$', p.name)[0]))
+        judged = measured(*load_model(last), stage, base, asked.out)[1]
+        rows += [row(start, run, metric, where, judged[where]) for metric, where in {**PRIMARY, **GUARDS}.items()]
+        pd.DataFrame(rows).round(5).to_csv(asked.output, index=False, lineterminator='\n')
+        print(f'{run}: {last.name}', flush=True)
+
+
+if __name__ == '__main__': main()     # the engine's processes begin by importing this file
