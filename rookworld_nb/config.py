@@ -206,7 +206,7 @@ class TrainRows:
     dynamic_sampling: bool = True     # replace groups whose rewards are all equal: they teach nothing
     max_refills: Whole = 2            # rounds of replacement per step, at most
     rare_share: Share = 0.06          # share of A prompts that the rules make beside the data: a move that mates and an illegal one, in turn; play has few of them, and a run that meets few unlearns them
-    rare_twins: Literal['none', 'mates', 'all'] = 'none' # rare_share, of which they are a part: what is followed by a twin, a move of the same piece in the same position, but one that is legal and does not end the game; for long runs, mates with a rare_share of 0.09
+    rare_twins: Literal['none', 'mates', 'all'] = 'none' # which of these are followed by a twin, which counts in rare_share: a move of the same piece in the same position, but one that is legal and does not end the game. For long runs: mates, with a rare_share of 0.09
     difficulty_filter: bool = False   # on later passes, mostly skip prompts whose success rate was outside 20 to 80 %
     success_reward: Reward = 0.5      # a completion with this reward counts as a success
 

@@ -36,7 +36,7 @@ from rookworld_nb.chess.dataset import load_rows, parse_row, policy_example
 from rookworld_nb.chess.engine import EnginePool
 from rookworld_nb.chess.positions import generate_positions, position_key
 from rookworld_nb.chess.quick_rules import legal_moves
-from rookworld_nb.chess.synthetic import generate_transitions, rare_moves, special_rows
+from rookworld_nb.chess.synthetic import generate_transitions, special_rows
 from rookworld_nb.config import TrainConfig
 from rookworld_nb.files import file_sha256, write_at_once
 from rookworld_nb.grpo.experience import PromptSource, collect, rollout_seed, task_counts
@@ -106,10 +106,10 @@ class Run:
         self.seen, self.collected, self.replay, self.rows, self.learner = set(), [], [], [], None
         b = self.base
         self.config = TrainConfig(**(dict(seed=seed, env_ratio=0.0, learning_rate=rate or 1e-4, warmup_steps=10, min_lr_ratio=0.1 if length else 1.0, max_steps=length or 10**6, temperature=b['temperature'],
-                                          reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE, rare_twins='none') | fields))
+                                          reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE) | fields))
         self.model, self.tokenizer = load_model(b['model'], pick_device(b['device']))
         self.start, _ = load_model(b['model'], pick_device(b['device']))
-        self.source = PromptSource(train_rows(b['data'], self.config.env_ratio), seed, rare_share=self.config.rare_share, rare=rare_moves(f'{seed} rare', twins=self.config.rare_twins))
+        self.source = PromptSource(train_rows(b['data'], self.config.env_ratio), seed, rare_share=self.config.rare_share, rare_twins=self.config.rare_twins)
         if self.kind in ('grpo', 'anchored', 'both'): self.learner = Learner(self.model, self.tokenizer, self.config)
         if self.kind == 'both': self.learner.scorer = MeanScorer()
         self.scorer, self.optimizer = Scorer('rules'), self.learner.optimizer if self.learner else make_optimizer(list(self.model.parameters()), self.config)

@@ -313,7 +313,7 @@ def rare_moves(
     seed: int|str = 0,     # same seed, same rows
     split: str|None = 'train', # see `special_rows`
     twins: str = 'none',   # which are followed by a twin: 'none', 'mates' or 'all'
-) -> Iterator[Example]:    # task A, distinct prompts without twins, without end
+) -> Iterator[Example]:    # task A, without end; distinct prompts, if none has a twin
     """A row whose move mates, one whose move is illegal, and so on in turn. The twin of a row is a move of the same piece in the same position,
     or of one like it, which is legal and does not end the game."""
     if twins not in (known := ('none', 'mates', 'all')): raise ValueError(f'twins must be one of {", ".join(known)}, not {twins!r}')

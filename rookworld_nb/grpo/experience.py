@@ -9,7 +9,6 @@ __all__ = ['PromptSource', 'task_counts', 'Experience', 'sampling_settings', 'sa
 # %% ../../nbs/grpo/04_experience.ipynb #90032865
 import copy
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 import torch
@@ -69,11 +68,11 @@ class PromptSource:
         rows: Rows|list[Example],       # training rows of both tasks, each prompt once
         seed: int = 0,                  # of the order
         difficulty_filter: bool = False, # on later passes, mostly skip prompts that were too easy or too hard
-        rare_share: float = 0.0,        # share of A prompts that come from `rare` instead, 0 to 1
-        rare: Iterator[Example]|None = None, # endless, the same for the same seed; None is `rare_moves`
+        rare_share: float = 0.0,        # share of A prompts that come from `rare_moves` instead, 0 to 1
+        rare_twins: str = 'none',       # which of these are followed by a twin, see `rare_moves`
     ):
         self.rows = {kind: _of_kind(rows, kind) for kind in 'PA'}
-        self.seed, self.difficulty_filter, self.rare_share, self._rare = seed, difficulty_filter, rare_share, _Stream(rare or rare_moves(f'{seed} rare'))
+        self.seed, self.difficulty_filter, self.rare_share, self._rare = seed, difficulty_filter, rare_share, _Stream(rare_moves(f'{seed} rare', twins=rare_twins))
         self.used, self.skipped, self.success, self._number = dict(P=0, A=0, rare=0), 0, dict(P={}, A={}), {}   # prompt -> number of its row, of those taken since the last `record`
 
     def take(self,

@@ -23,7 +23,6 @@ from tqdm.auto import tqdm
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..files import Interrupt, read_rows, write_at_once
 from ..chess.dataset import Example, load_rows
-from ..chess.synthetic import rare_moves
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
@@ -181,8 +180,7 @@ def load_prompts(
     "The training and held-out rows of a run, from disjoint positions."
     how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True)
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
-    source = PromptSource(rows, config.seed, config.difficulty_filter, config.rare_share,
-                          rare_moves(f'{config.seed} rare', twins=config.rare_twins))
+    source = PromptSource(rows, config.seed, config.difficulty_filter, config.rare_share, config.rare_twins)
     for kind, share in dict(P=1 - config.env_ratio, A=config.env_ratio).items():
         if share and not source.rows[kind]:
             raise ValueError(f'{config.data} has no training rows of task {kind}, '
