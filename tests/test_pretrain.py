@@ -4,13 +4,17 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from rookworld_nb.chess.synthetic import special_rows
 from rookworld_nb.lm.loader import load_model
-from runs import Started, children, wait_until
+from runs import SECONDS, Started, children, wait_until
 
 KILLS = int(os.environ.get('KILLS', 1))
 STEPS = 40
@@ -92,3 +96,20 @@ def test_its_rows_end_with_it(whole):
     assert helpers
     def alive(): return [p for p in helpers if Path(f'/proc/{p}').exists() and ' Z ' not in Path(f'/proc/{p}/stat').read_text()]
     wait_until(lambda: not alive())
+
+
+def test_nano_on_a_card_in_small(tmp_path):
+    "nano_card.py continues nano on labelled rows and on mates that are kept; on a card it is the same program, larger."
+    script = Path(__file__).parents[1]/'nbs/experiments/nano_card.py'
+    table = pq.read_table(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet').slice(0, 300)
+    for name, made in ('random', table), ('mates', pa.table(dict(text=[e.prompt() + e.completion() for e in special_rows('mates', 6, 0, 'train')]))):
+        (tmp_path/name).mkdir()
+        pq.write_table(made, tmp_path/name/'rows-00000.parquet')
+    env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(script.parents[2]), os.environ.get('PYTHONPATH', '')]), OMP_NUM_THREADS='1')
+    done = subprocess.run([sys.executable, script, 'train', tmp_path, '--small', '--processes', '1', '--minutes', '5'], env=env, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path/'out/recipe.json').read_text())
+    assert (told['steps'], told['shards'], told['mates'], told['config']['batch_size']) == (6, 1, 6, 8) and told['policy_rows'] >= 3*8 <= told['env_rows'] + 8
+    before, after = (load_model(name)[0].state_dict() for name in ('nano', tmp_path/'out/model'))
+    assert before.keys() == after.keys() and any(not torch.equal(before[k], after[k]) for k in before)
+    assert 'best_move' in (tmp_path/'out/exam.csv').read_text()

@@ -21,7 +21,7 @@ KINDS = {  # whatever a run can remember from step to step
     'one pass': '--max_positions 12 --difficulty_filter',
     'two passes, running mean': '''--inner_steps 2 --minibatches 2 --baseline ema --normalize_rewards --ema_warmup_steps 1 --reward_warmup_steps 4
         --kl_coef 0.05 --kl_controller ziegler --kl_target 0.05 --kl_horizon 20 --reference_refresh_steps 2 --max_positions 12 --difficulty_filter''',
-    'two passes, value head': '--inner_steps 2 --baseline value --kl_coef 0.05 --kl_controller threshold --kl_target 0.02 --kl_in reward'}
+    'two passes, value head': '--inner_steps 2 --baseline value --kl_coef 0.05 --kl_controller threshold --kl_target 0.01 --kl_in reward'}
 
 
 def killed(args, name, step, half=False):

@@ -410,7 +410,7 @@ def check_start(base):
     "Refuse another starting model than the plan's."
     file = importlib.resources.files('rookworld_nb')/'assets'/'nano'/'model.safetensors'
     if base['sha256'] and base['model'] == 'nano' and (found := file_sha256(file)) != base['sha256']:
-        raise SystemExit(f'the plan was made for another nano: sha256 {base["sha256"][:12]}…, not {found[:12]}…')
+        raise SystemExit(f'the plan was made for another nano: sha256 {base["sha256"][:12]}…, not {found[:12]}…; git log rookworld_nb/assets/nano has the commits')
 
 
 def main(argv=None):

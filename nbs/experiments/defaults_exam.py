@@ -1,8 +1,8 @@
 """What do runs of rookworld_train change in the exam of the claim? `python defaults_exam.py OUT RUN [RUN ...]` writes defaults_exam.csv.
 
 OUT is where the questions are kept, made once; a RUN is a run directory, whose last checkpoint is asked. Greedy answers to the labelled sets of the claim's final
-and its chains of positions, paired with those of the starting model, which claim_measured.parquet has: the differences, with bootstrap 95 % intervals over prompts.
-Stockfish labels the new positions."""
+and its chains of positions, paired with those of the starting model: the differences, with bootstrap 95 % intervals over prompts. `--start` is that model,
+which is asked the same, or a .parquet that has its answers (claim_measured.parquet: those of the `nano` of the claim). Stockfish labels the new positions."""
 import argparse
 import re
 from pathlib import Path
@@ -25,17 +25,20 @@ def row(start, run, metric, where, judged):
     return dict(run=run.name, set=where, metric=metric, before=was[known].mean(), difference=difference.mean(), low=low, high=high, n=int(known.sum()))
 
 
+def answers(judged): return pd.concat([frame.assign(file=f'-{name.replace(" ", "-")}') for name, frame in judged.items()])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('out', type=Path)
     parser.add_argument('runs', nargs='+', type=Path)
-    parser.add_argument('--start', type=Path, default=Path(__file__).with_name('claim_measured.parquet'), help='answers of the starting model')
+    parser.add_argument('--start', default='nano', help='the starting model, or a .parquet with its answers')
     parser.add_argument('--output', type=Path, default=Path(__file__).with_suffix('.csv'))
     asked = parser.parse_args()
     plan = read_plan(Path(__file__).with_name('claim_arms.toml'))
     stage, base = plan['stages']['final'] | dict(strange=0, games=0), plan['base'] | dict(published='')
     torch.set_num_threads(1)
-    start = pd.read_parquet(asked.start).query('run == "start-0-0"')
+    start = pd.read_parquet(asked.start).query('run == "start-0-0"') if asked.start.endswith('.parquet') else answers(measured(*load_model(asked.start), stage, base, asked.out)[1])
     rows = []
     for run in asked.runs:
         last = max((run/'checkpoints').glob('step-*'), key=lambda p: int(re.search(r'\d+$', p.name)[0]))

@@ -31,7 +31,7 @@ def set_numbers(
     dtype: str = 'float32',      # a key of `NUMBERS`
     fixed_shapes: bool = False,  # decode in fixed shapes, see `FixedDecoder`
 ) -> Numbers:
-    "Choose how a model computes. Its weights stay as they are."
+    "Choose how a model computes. Its weights stay as they are. On a GPU `matmul` is one setting of the process: the last call counts for every model."
     numbers = NUMBERS[dtype]
     model.products, model.fixed_shapes = numbers.products, fixed_shapes
     if model.wte.weight.is_cuda: torch.set_float32_matmul_precision(numbers.matmul)
