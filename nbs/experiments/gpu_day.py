@@ -1,16 +1,13 @@
 """What to do with a GPU, in pieces of ten minutes: `python nbs/experiments/gpu_day.py --out DIR [--piece NAME ...] [--small]`.
 
 A piece appends every measurement to DIR/PIECE.csv as it is made, and says in DIR/PIECE.json on which card, with which torch, commit and
-seed, whether it came to its end, and what it found. Called again, it does the pieces that are not finished. `--small` rehearses all of
+seed, whether it came to its end, and what it found. Called again, it does the pieces that are not finished. `nano_card.py` trains `nano`. `--small` rehearses all of
 it on a CPU in about a minute: the same code, toy sizes."""
 import argparse
 import json
 import math
-import os
 import platform
-import signal
 import subprocess
-import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,7 +16,6 @@ from unittest.mock import patch
 import pandas as pd
 import torch
 from rookworld_nb.chess.dataset import load_rows
-from rookworld_nb.chess.engine import find_engine
 from rookworld_nb.config import TrainConfig
 from rookworld_nb.files import write_at_once
 from rookworld_nb.grpo import step as learning
@@ -283,51 +279,6 @@ def resume(day):
     train(replace(config, output_dir=str(half)), resume=half)
     for n, (a, b) in enumerate(zip(losses(whole), losses(half)), 1): day.add(step=n, difference=max(abs(x - y) for x, y in zip(a, b)))
     return dict(steps=len(day.rows), difference=max(r['difference'] for r in day.rows))
-
-
-def command(day, name, *flags):
-    "One of our commands, interrupted when the piece is over; what it has made is kept. Its exit code."
-    env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get('PYTHONPATH', '')]))
-    with open(day.out/f'{day.name}.log', 'a') as log:
-        running = subprocess.Popen([sys.executable, '-c', f'import sys; from rookworld_nb.apps.cli import {name}_command as work; sys.exit(work())', *map(str, flags)], stdout=log, stderr=log, env=env)
-        try: return running.wait(max(1, day.seconds - (time.monotonic() - day.began)))
-        except subprocess.TimeoutExpired: running.send_signal(signal.SIGINT)
-        try: return running.wait(60)
-        except subprocess.TimeoutExpired: running.kill()
-        return 130
-
-
-@piece
-def labels(day):
-    "Positions of games with Stockfish's labels, on every core; finished shards are kept, so that a later call goes on."
-    if not find_engine(): return dict(finished=True, skipped='no Stockfish here: STOCKFISH_PATH names one')
-    positions, nodes, shard = (6, 1000, 6) if day.small else (2_000_000, 1000, 20_000)
-    code = command(day, 'data', '--kind', 'games', '--output', day.out/'labels', '--positions', positions, '--nodes', nodes, '--shard_size', shard, '--seed', SEED, *(('--workers', 1, '--timeout', 120) if day.small else ()))
-    found = sorted((day.out/'labels').glob('*.parquet'))
-    day.add(shards=len(found), positions=sum(len(pd.read_parquet(f, columns=[])) for f in found), exit_code=code)
-    return dict(finished=code == 0, exit_code=code, shards=len(found))
-
-
-@piece
-def nano(day):
-    "The embedded model, larger (8 x 256), trained on those labels and on rows of the rules; goes on where the last call stopped."
-    start, run = day.out/'nano-start', day.out/'nano'
-    if not start.exists():
-        torch.manual_seed(SEED)
-        tokenizer = load_tokenizer('chess')
-        shape = PRESETS['tiny' if day.small else 'nano']
-        model = GPT(replace(shape, vocab_size=tokenizer.vocab_size, n_positions=192) if day.small else replace(shape, n_layer=8, n_head=8, n_embd=256))
-        for name, p in model.named_parameters():
-            if name.endswith('c_proj.weight'): torch.nn.init.zeros_(p)
-        save_model(model, tokenizer, start)
-    data = day.out/'labels' if list((day.out/'labels').glob('*.parquet')) else 'positions'
-    sizes = (dict(max_steps=4, batch_size=8, block_rows=64, save_every=2, eval_prompts=4, workers=0) if day.small
-             else dict(max_steps=60_000, batch_size=512, block_rows=65536, save_every=500, eval_prompts=1000, workers=8, decay_steps=20_000))
-    flags = ['--resume', run] if (run/'config.json').exists() else ['--init', start, '--output_dir', run, '--data', data, '--seed', SEED, '--device', day.device]
-    code = command(day, 'pretrain', *flags, *([] if flags[0] == '--resume' else [x for k, v in sizes.items() for x in (f'--{k}', v)]))
-    done = [json.loads(line)['step'] for line in (run/'metrics.jsonl').read_text().splitlines()] if (run/'metrics.jsonl').exists() else [0]
-    day.add(steps=done[-1], of=sizes['max_steps'], exit_code=code)
-    return dict(finished=code == 0, exit_code=code, steps=done[-1])
 
 
 def main(args=None):

@@ -1,7 +1,7 @@
 """`nano` in ten minutes of a card: `python nano_card.py labels DIR` on every core, then `python nano_card.py train DIR --minutes 8`.
 
 `labels` starts a dozen `rookworld_data` side by side: positions of games and of random play, 1,000 nodes each, until its minutes are over; DIR/KIND-N/ keep
-the finished shards. `train` continues the embedded `nano` by the recipe of its last evening ([pretrain](../run/05_pretrain.ipynb)) with batches of 512
+the finished shards, and DIR/shipped has the shipped positions in pieces of the same size. Other folders in DIR are read too. `train` continues the embedded `nano` by the recipe of its last evening ([pretrain](../run/05_pretrain.ipynb)) with batches of 512
 and products in bfloat16. The schedule follows the clock: warm-up, plateau, and a fall to zero over the second half. Rows are made by every core while the
 card trains. Mates are the rarest rows: most are taken from DIR/mates (`rookworld_data --kind mates`), half of them with the colours swapped.
 DIR/out: model/ (float32), steps.csv, exam.csv, recipe.json; saved every minute. `--small` rehearses it on a CPU."""
@@ -12,10 +12,11 @@ from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
+import pyarrow.parquet as pq
 import torch
 from rookworld_nb.chess.dataset import env_example, load_rows
 from rookworld_nb.config import PretrainConfig
-from rookworld_nb.files import file_sha256, read_json, write_at_once
+from rookworld_nb.files import read_json, write_at_once
 from rookworld_nb.lm.device import set_numbers
 from rookworld_nb.lm.loader import load_model, save_model
 from rookworld_nb.lm.tokenizer import load_tokenizer
@@ -38,8 +39,11 @@ def recipe(given):
 
 
 def labels(given):
-    "Sixteen cores label at once; what is finished when time is over is kept."
+    "Every process labels positions of its own; what is finished when time is over is kept."
     env, jobs = os.environ | dict(PYTHONPATH=os.pathsep.join([str(HERE.parents[1]), os.environ.get('PYTHONPATH', '')])), []
+    (given.dir/'shipped').mkdir(exist_ok=True)
+    shipped = pq.read_table(data_shards('positions')[0])
+    for i in range(0, len(shipped), 2500): pq.write_table(shipped.slice(i, 2500), given.dir/'shipped'/f'rows-{i//2500:05d}.parquet')
     for i in range(given.processes):
         kind, out = ('games', 'positions')[i % 2], given.dir/f'{("games", "random")[i % 2]}-{i}'
         flags = ['--kind', kind, '--output', out, '--positions', 8 if given.small else 10**6, '--nodes', 1000, '--shard_size', 4 if given.small else 2000, '--seed', given.seed + 100 + i, '--workers', 1]
@@ -98,12 +102,11 @@ class Blocks:
             self.waited += time.monotonic() - began
             self.waiting[kind].remove(ready)
             self.ask(kind)
-            self.rows_now, n = ready.result(), len(ready.result())
-            self.left[kind].extend((self.rows_now, torch.arange(i, min(i + self.size, n))) for i in range(0, n, self.size))
+            made = ready.result()
+            self.left[kind].extend((made, part) for part in torch.arange(len(made)).split(self.size))
         rows, these = self.left[kind].popleft()
         self.rows[kind] += len(these)
-        b = rows.batch(these)
-        return kind, len(these), b
+        return rows.batch(these)
 
 
 def share_of_rate(spent, whole, step, warmup): return min((step + 1)/warmup, 1, max(1e-4, (whole - spent)/(whole/2)))
@@ -121,9 +124,7 @@ def train(given):
     model.train()
     optimizer = pretrain_optimizer(config, model, tokenizer)
     peaks, rows, whole, step, saved = [g['lr'] for g in optimizer.param_groups], [], 60*given.minutes, 0, time.monotonic()
-    def fetch(step):
-        kind, n, b = blocks.batch('PA'[step % 2])
-        return kind, n, b.to(device)
+    def fetch(step): return blocks.batch('PA'[step % 2]).to(device)
     def save():
         save_model(model, tokenizer, out/'model')
         with open(out/'steps.csv', 'w', newline='') as f:
@@ -136,12 +137,12 @@ def train(given):
         coming = ahead.submit(fetch, 0)
         first = None
         while True:
-            kind, n, batch = coming.result()
+            batch = coming.result()
             first = first or time.monotonic()
             spent = time.monotonic() - first
             if spent >= whole or given.small and step >= 6: break
             coming = ahead.submit(fetch, step + 1)
-            share = share_of_rate(spent, whole, step, config.warmup_steps)
+            kind, share = 'PA'[step % 2], share_of_rate(spent, whole, step, config.warmup_steps)
             for group, peak in zip(optimizer.param_groups, peaks): group['lr'] = peak*share
             loss = completion_loss(model, batch)
             optimizer.zero_grad()
