@@ -460,7 +460,8 @@ class PretrainTargets:
 # %% ../nbs/00_config.ipynb #ed81f74a
 @dataclass(frozen=True, kw_only=True)
 class PretrainUpdates:
-    "The course of learning_rate, and what limits a step."
+    "How a step computes, the course of learning_rate, and what limits a step."
+    dtype: Literal['float32', 'bfloat16'] = 'float32' # of products in training, for a GPU; weights, logits, the optimizer and evaluations are float32 always
     vector_learning_rate: Positive = 3e-3 # muon: of AdamW, for embeddings and vectors
     move_learning_rate: NotNegative = 0.0 # muon: of AdamW, for what moves share: the square left, the square reached, the promotion; 0 shares nothing
     weight_decay: NotNegative = 0.02  # muon: of matrices, a share of the learning rate; adamw: of all weights

@@ -3,16 +3,15 @@ import importlib.resources
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from rookworld_nb.chess.synthetic import special_rows
 from rookworld_nb.lm.loader import load_model
 from runs import SECONDS, Started, children, wait_until
 
@@ -99,17 +98,17 @@ def test_its_rows_end_with_it(whole):
 
 
 def test_nano_on_a_card_in_small(tmp_path):
-    "nano_card.py continues nano on labelled rows and on mates that are kept; on a card it is the same program, larger."
-    script = Path(__file__).parents[1]/'nbs/experiments/nano_card.py'
-    table = pq.read_table(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet').slice(0, 300)
-    for name, made in ('random', table), ('mates', pa.table(dict(text=[e.prompt() + e.completion() for e in special_rows('mates', 6, 0, 'train')]))):
-        (tmp_path/name).mkdir()
-        pq.write_table(made, tmp_path/name/'rows-00000.parquet')
+    "nano_card.py prints the command that goes on from nano with the rows of its folder; on a card it is the same command, larger."
+    script, rows = Path(__file__).parents[1]/'nbs/experiments/nano_card.py', tmp_path/'card'/'random'
+    rows.mkdir(parents=True)
+    pq.write_table(pq.read_table(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet').slice(0, 300), rows/'rows-00000.parquet')
     env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(script.parents[2]), os.environ.get('PYTHONPATH', '')]), OMP_NUM_THREADS='1')
-    done = subprocess.run([sys.executable, script, 'train', tmp_path, '--small', '--processes', '1', '--minutes', '5'], env=env, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    told = json.loads((tmp_path/'out/recipe.json').read_text())
-    assert (told['steps'], told['shards'], told['mates'], told['config']['batch_size']) == (6, 1, 6, 8) and told['policy_rows'] >= 3*8 <= told['env_rows'] + 8
-    before, after = (load_model(name)[0].state_dict() for name in ('nano', tmp_path/'out/model'))
+    def run(*words): return subprocess.run([sys.executable, *map(str, words)], env=env, capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path, check=True).stdout
+    name, *words = shlex.split(run(script, 'card', '--processes', 0))
+    assert name == 'rookworld_pretrain' and words[:2] == ['--data', 'card/random,card/shipped'] and {'nano', 'bfloat16', '13313'} < set(words)
+    small = '--max_steps 2 --decay_steps 1 --batch_size 8 --block_rows 64 --workers 1 --dtype float32 --eval_prompts 8 --device cpu --threads 1'.split()
+    run('-c', 'import sys; from rookworld_nb.apps.cli import pretrain_command; sys.exit(pretrain_command())', *words, *small)
+    before, after = (load_model(name)[0].state_dict() for name in ('nano', tmp_path/'nano-next'))
     assert before.keys() == after.keys() and any(not torch.equal(before[k], after[k]) for k in before)
-    assert 'best_move' in (tmp_path/'out/exam.csv').read_text()
+    told = json.loads((tmp_path/'nano-next'/'pretrain.json').read_text())
+    assert (told['policy_rows'], told['env_rows'], told['files'], told['before']['steps']) == (8, 8, 25, 39675 + 13313)

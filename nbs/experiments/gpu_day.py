@@ -1,7 +1,7 @@
 """What to do with a GPU, in pieces of ten minutes: `python nbs/experiments/gpu_day.py --out DIR [--piece NAME ...] [--small]`.
 
 A piece appends every measurement to DIR/PIECE.csv as it is made, and says in DIR/PIECE.json on which card, with which torch, commit and
-seed, whether it came to its end, and what it found. Called again, it does the pieces that are not finished. `nano_card.py` trains `nano`. `--small` rehearses all of
+seed, whether it came to its end, and what it found. Called again, it does the pieces that are not finished. `nano_card.py` makes labels for `nano`. `--small` rehearses all of
 it on a CPU in about a minute: the same code, toy sizes."""
 import argparse
 import json

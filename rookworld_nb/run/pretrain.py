@@ -28,6 +28,7 @@ from ..files import Interrupt, file_sha256, read_json, read_rows, write_at_once
 from ..chess.dataset import load_rows
 from ..lm.model import GPT, PRESETS
 from ..lm.tokenizer import load_tokenizer
+from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..grpo.ranks import by_one, everywhere, joined, rank, sum_gradients, together, world
 from ..measure.evaluate import judge_rows, summarize
@@ -257,8 +258,9 @@ def _write_recipe(out, config, model, origin, done):
 
 def _measure(config, model, tokenizer, log, step, held_out):
     "Greedy answers to held-out prompts; rows of eval.jsonl."
-    found = summarize(judge_rows(model.eval(), tokenizer, held_out)).to_dict('records')
-    model.train()
+    set_numbers(model.eval(), 'float32')     # as the model will be used
+    found = summarize(judge_rows(model, tokenizer, held_out)).to_dict('records')
+    set_numbers(model.train(), config.dtype)
     log.append('eval', [dict(step=step, decoding='greedy', **r) for r in found])
 
 
@@ -339,6 +341,7 @@ def _pretrain(config, resume, allow_config_change):
     if config.threads: torch.set_num_threads(config.threads)
     seed_generators(config.seed)
     model, tokenizer = together(lambda: starting_model(config))
+    set_numbers(model, config.dtype)
     optimizer, shards = pretrain_optimizer(config, model, tokenizer), data_shards(config.data)
     origin, held_out, is_new = by_one(lambda: _origin(config, model, shards)), together(lambda: _held_out(config, shards)), out is None
     out = out or by_one(lambda: open_run(config.output_dir))

@@ -384,12 +384,12 @@ class RowStream:
         self.config, self.rest = config, (config, tuple(shards), tokenizer)
         self.pool = (ProcessPoolExecutor(config.workers, multiprocessing.get_context('spawn'), _start_worker)
                      if config.workers else None)
-        self.blocks = {}
+        self.blocks, self.ahead = {}, world()*max(1, math.ceil(config.workers/2)) if config.workers else 0   # blocks of each task
 
     def _block(self, kind, number):
         "This block; the next ones are started. Of several ranks each makes its share of the blocks, and sends them to all."
         if isinstance(found := self.blocks.get((kind, number)), TokenRows): return found
-        ahead = range(number, number + 1 + world()) if self.pool else [number]
+        ahead = range(number, number + 1 + self.ahead)
         for old in [k for k in self.blocks if k[0] == kind and k[1] not in ahead]: del self.blocks[old]
         for n in ahead:
             if self.pool and n % world() == rank() and (kind, n) not in self.blocks:
