@@ -188,9 +188,9 @@ class TrainFront:
     max_steps: Count = 320            # how many steps to train
     prompts_per_step: Count = 8       # prompts per step (P)
     group_size: GroupSize = 8         # completions sampled per prompt (G)
-    env_ratio: Share = 0.5            # share of A prompts (environment); the rest are P (policy)
+    env_ratio: Share = 0.25           # share of A prompts (environment); the rest are P (policy)
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
-    reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'auto' # where the truth comes from: row, rules (P: coherence) or Stockfish (P; A asks the rules); auto: rules for A, row for P
+    reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'rules' # where the truth comes from: rules (P: coherence), row or Stockfish (P; A asks the rules); auto: rules for A, row for P
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
     kl_coef: NotNegative = 0.6        # weight of the KL to the start; 0 only measures it
     learning_rate: Positive = 5e-5    # of AdamW, after warm-up
@@ -204,9 +204,9 @@ class TrainRows:
     max_bad_rows: Share = 0.05        # share of unreadable rows a file may have, 0 to 1
     max_positions: Count|None = 20000 # train on at most this many rows; None takes all
     dynamic_sampling: bool = True     # replace groups whose rewards are all equal: they teach nothing
-    max_refills: Whole = 2            # rounds of replacement per step, at most
+    max_refills: Whole = 4            # rounds of replacement per step, at most
     rare_share: Share = 0.06          # share of A prompts that the rules make beside the data: a move that mates and an illegal one, in turn; play has few of them, and a run that meets few unlearns them
-    rare_twins: Literal['none', 'mates', 'all'] = 'none' # which of these are followed by a twin, which counts in rare_share: a move of the same piece in the same position, but one that is legal and does not end the game. For long runs: mates, with a rare_share of 0.09
+    rare_twins: Literal['none', 'mates', 'all'] = 'none' # which of these are followed by a twin, which counts in rare_share: a move of the same piece in the same position, but one that is legal and does not end the game
     difficulty_filter: bool = False   # on later passes, mostly skip prompts whose success rate was outside 20 to 80 %
     success_reward: Reward = 0.5      # a completion with this reward counts as a success
 
@@ -404,7 +404,7 @@ def _check_train_choices(c):
         for name in ('reward_source', 'reward_shaping', 'coherence_share', 'reward_weights', 'reward_warmup_steps'):
             c._require('left out with reward_function, which replaces it', lambda v: v in (c.__dataclass_fields__[name].default, 0.), name)
     if c.reward_source == 'rules':
-        c._require('left out with reward_source rules, where nothing else pays P', lambda v: v in (c.__dataclass_fields__['coherence_share'].default, 0.), 'coherence_share')
+        c._require('left out with reward_source rules, where nothing else pays P (with auto the rows do)', lambda v: v in (c.__dataclass_fields__['coherence_share'].default, 0.), 'coherence_share')
     if c.loss_type == 'gspo' and not (c.clip_low and c.clip_high):
         c._require('float32 with loss_type gspo (its clip of 3e-4 is finer than bfloat16, see lm.device; or give clip_low and clip_high)',
                    lambda v: v == 'float32', 'dtype')

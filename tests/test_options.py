@@ -26,16 +26,16 @@ NUMBERS = [  # (option, value, what it needs)
     ('group_size', 2, ''), ('prompts_per_step', 3, ''), ('env_ratio', 0.2, ''), ('max_new_tokens', 30, ''), ('env_max_new_tokens', 10, ''), ('learning_rate', 1e-4, ''), ('warmup_steps', 3, ''), ('min_lr_ratio', 1.0, 'second'),
     ('weight_decay', 0.1, ''), ('grad_clip', 1e-3, ''), ('inner_steps', 2, ''), ('minibatches', 2, ''), ('entropy_coef', 0.01, ''), ('max_positions', 20, ''),
     ('overlong_buffer', 130, 'between'), ('overlong_penalty', 0.1, 'late'), ('clip_low', 0.01, 'far'), ('clip_high', 0.01, 'far'), ('ema_momentum', 0.1, 'normal'), ('ema_warmup_steps', 3, 'normal'),
-    ('reward_weights', 'regret=0.9 changed=0.9', ''), ('reward_warmup_steps', 3, ''), ('rare_share', 1.0, ''), ('coherence_share', 0.1, ''),
+    ('reward_weights', 'regret=0.9 changed=0.9', 'labelled'), ('reward_warmup_steps', 3, ''), ('rare_share', 1.0, ''), ('coherence_share', 0.1, 'labelled'),
     ('min_std', 0.5, 'grouped'), ('gamma', 0.9, 'value'), ('gae_lambda', 0.5, 'value'), ('value_coef', 1.0, 'value'), ('value_clip', 1e-3, 'moving'), ('success_reward', 0.0, 'again'),
     ('kl_coef', 0.1, 'second'), ('kl_target', 50.0, 'steered'), ('kl_horizon', 50, 'steered'), ('kl_coef_max', 0.1001, 'rising'), ('kl_coef_min', 0.1, 'falling'), ('kl_warmup_steps', 2, 'kl'),
     ('kl_warmup_factor', 0.5, 'warming'), ('reference_refresh_steps', 1, 'kl'), ('reference_mix', 0.1, 'refreshed')]
 NEEDS |= {'rare': dict(rare_share=1.0, prompts_per_step=8), 'early': dict(ema_warmup_steps=0), 'rising': dict(kl_coef=0.1, kl_controller='threshold', kl_target=1e-4, inner_steps=2), 'late': dict(overlong_buffer=130, baseline='ema'), 'between': dict(baseline='ema'), 'grouped': dict(max_steps=1, advantage_scale='group'), 'moving': dict(max_steps=1, baseline='value', inner_steps=3, learning_rate=5e-3, value_coef=1.0),
           'falling': dict(kl_coef=0.1, kl_controller='threshold', kl_target=50.0), 'warming': dict(kl_coef=0.1, kl_warmup_steps=2), 'refreshed': dict(kl_coef=0.1, reference_refresh_steps=1),
-          'entropy': dict(entropy_coef=0.01)}
+          'entropy': dict(entropy_coef=0.01), 'labelled': dict(reward_source='auto')}
 WORDS = {'rare_twins': 'rare', 'kl_estimator': 'kl', 'kl_type': 'kl', 'kl_in': 'kl', 'kl_controller': 'steered', 'gae': 'value', 'value_detach': 'value', 'entropy_over': 'entropy', 'normalize_rewards': 'early', 'difficulty_filter': 'again'}
 SILENT = {'mask_truncated', 'dynamic_sampling', 'fix_best', 'compile'}  # compile draws the same samples (tests/test_device); nothing is truncated in one small step, refills are by chance, and these labels have no defect: tested in grpo/05_step, grpo/04_experience, chess/06_dataset
-SAME = {('advantage_scale', 'group'), ('micro_batch_size', 'auto'), ('kl_estimator', 'full'), ('reward_source', 'row')}  # what auto means by default; of such a small step the whole batch fits
+SAME = {('advantage_scale', 'group'), ('micro_batch_size', 'auto'), ('kl_estimator', 'full')}  # what auto means by default; of such a small step the whole batch fits
 
 def worded():
     "Every value of every option that is a choice of words, or a switch."

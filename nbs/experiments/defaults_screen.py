@@ -1,8 +1,8 @@
 """Which choices of a default run hold its guards? `python defaults_screen.py OUT RUN [RUN ...]` writes held_defaults_tried.csv.
 
 Greedy answers of the last checkpoint of each run directory, and of the shipped model, to prompts that no exam asks: 5,000 new positions (labels by Stockfish, 1,000 nodes),
-3,000 moves of random games, 1,000 illegal moves and 1,000 mates, all of the eval split. Each prompt is compared with itself; bootstrap 95 % intervals over prompts.
-OUT keeps the positions and the answers."""
+3,000 moves of random games, 1,000 illegal moves and 1,000 mates, all of the eval split. `--quick` asks 3,000 shipped positions of that split, 2,000 moves and 600 of each
+other kind. Each prompt is compared with itself; bootstrap 95 % intervals over prompts. OUT keeps the questions and the answers."""
 import argparse
 import json
 import re
@@ -31,10 +31,18 @@ def positions(path, n=5000):
     return [policy_example(fen, tuple(moves), tuple(evals)) for fen, moves, evals in json.loads(path.read_text())]
 
 
-def questions(out):
-    special = {kind: islice((e for e in special_rows(kind, 2000, 'screen', 'eval') if held_out(e.fen)), 1000) for kind in ('illegal', 'mates')}
-    games = islice((e for e in generate_transitions(10**6, 'screen', 'eval', ordinary=1.0) if held_out(e.fen)), 3000)
-    return {name: list(rows) for name, rows in dict(P=positions(out/'screen-P.json'), A=games, **special).items()}
+def kept(path, rows):
+    "Rows of A as text, made once."
+    if not path.exists(): path.write_text(''.join(e.prompt() + e.completion() + '\n' for e in rows))
+    return load_rows(str(path), 1.0, 0, 'eval')[:]
+
+
+def questions(out, quick):
+    seed, moves, special = ('scr', 2000, 600) if quick else ('screen', 3000, 1000)
+    made = {kind: (e for e in special_rows(kind, 2*special, seed, 'eval') if held_out(e.fen)) for kind in ('illegal', 'mates')}
+    games = (e for e in generate_transitions(10**6, seed, 'eval', ordinary=1.0) if held_out(e.fen))
+    return dict(P=load_rows('positions', 0.0, 0, 'eval', 3000)[:] if quick else positions(out/'screen-P.json'), A=kept(out/f'{seed}-games.txt', islice(games, moves)),
+                **{kind: kept(out/f'{seed}-{kind}.txt', islice(rows, special)) for kind, rows in made.items()})
 
 
 def answers(out, name, place, asked):
@@ -50,9 +58,11 @@ def main():
     parser.add_argument('out', type=Path)
     parser.add_argument('runs', nargs='+', type=Path)
     parser.add_argument('--output', type=Path, default=Path(__file__).with_name('held_defaults_tried.csv'))
+    parser.add_argument('--quick', action='store_true', help='fewer questions')
     given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    asked, rows = questions(given.out), []
+    asked, rows = questions(given.out, given.quick), []
     start = answers(given.out, 'nano', 'nano', asked)
     for run in given.runs:
         last = max((run/'checkpoints').glob('step-*'), key=lambda p: int(re.search(r'\d+$', p.name)[0]))

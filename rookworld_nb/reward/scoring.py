@@ -72,7 +72,7 @@ def _weights_of(source, text):
     "The table of weights; with source rules those of P cannot be changed."
     weights = parse_weights(text)
     if source == 'rules' and weights['P'] != WEIGHTS['P']:
-        raise ValueError('reward_weights: with source rules P has other parts, of fixed weight (see reward.coherence); only those of A can be changed')
+        raise ValueError('reward_weights: with source rules P has other parts, of fixed weight (see reward.coherence); only those of A can be changed. With source auto those of P can, too')
     return weights
 
 # %% ../../nbs/reward/02_scoring.ipynb #c87f5a5f
