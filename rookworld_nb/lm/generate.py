@@ -124,7 +124,7 @@ class Rollouts:
         prompts = torch.as_tensor(prompts, device=self.prompt_ids.device)
         rows = (prompts[:, None]*self.group_size + torch.arange(self.group_size, device=prompts.device)).flatten()
         Tp = int(self.prompt_mask[prompts].sum(1).max())
-        T = int(self.completion_mask[rows].sum(1).max())
+        T = max(1, int(self.completion_mask[rows].sum(1).max()))     # a column also where no token is left
         return Rollouts(
             [self.prompts[i] for i in prompts.tolist()], self.group_size, [self.completions[i] for i in rows.tolist()],
             self.prompt_ids[prompts, -Tp:], self.prompt_mask[prompts, -Tp:], self.completion_ids[rows, :T],
