@@ -327,7 +327,7 @@ class TrainHealth:
     format_warn: Share = 0.8          # share of completions that the strict parser accepts, mean of a window, below which there is a warning
     loss_rises: Count = 8             # a loss that rises this many steps in a row is a warning
     slow_warn: Positive = 3.0         # a step that takes this many times the usual time is a warning
-    memory_warn: Positive = 2.0       # memory of the process, as a multiple of that of the first window, above which there is a warning; whole evaluations add up to half
+    memory_warn: Positive = 2.0       # memory of the process, as a multiple of that of the first window, above which there is a warning; whole evaluations add to it
     health_window: Count = 20         # steps over which health is judged where one step says little
     health_adaptive: NotNegative = 0.0 # KL thresholds move up to the median of the last window plus this many times its median absolute deviation; 0 keeps them fixed
     max_skips: Count = 3              # skipped steps in a row (loss or gradient not finite) after which the run goes back
