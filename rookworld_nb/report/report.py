@@ -88,13 +88,13 @@ def conclusion(
 def headlines(
     run: Run, # any
 ) -> list[str]: # one line per decoding, one for the gains of the greedy answers, if any, and one for the losses; empty without a comparison
-    "The change of the reward, with 95 % intervals of the differences, and what got better or worse."
+    "The change of the reward and of the coherence, with 95 % intervals of the differences, and what got better or worse."
     table, lines, gained, lost = comparison_table(run), [], [], []
     for decoding in table.columns.levels[0] if len(table) else ():
         part = table[decoding]
-        found = [f'{task} {r.before:.3f} → {r.after:.3f} [{r.low:+.3f}, {r.high:+.3f}] {r.verdict or "undecided"}'
-                 for (task, metric), r in part.iterrows() if metric == 'reward' and r.n > 0]
-        lines.append(f'{decoding.capitalize():9} reward: {", ".join(found)}')
+        found = {shown: [f'{task} {r.before:.3f} → {r.after:.3f} [{r.low:+.3f}, {r.high:+.3f}] {r.verdict or "undecided"}'
+                         for (task, metric), r in part.iterrows() if metric == shown and r.n > 0] for shown in ('reward', 'coherence')}
+        lines.append(f'{decoding.capitalize():9} ' + '; '.join(f'{shown}: {", ".join(said)}' for shown, said in found.items() if said or shown == 'reward'))
         gained += [f'{task} {metric} {r.before:.4f} → {r.after:.4f}' for (task, metric), r in part.iterrows()
                    if (decoding, r.verdict) == ('greedy', 'better') and metric != 'reward']
         lost += [f'{task} {metric} {decoding} {r.before:.4f} → {r.after:.4f}'
@@ -175,7 +175,7 @@ def write_post_mortem(
 # %% ../../nbs/report/04_report.ipynb #d358cfc8
 _TILES = (
     ('greedy', 'P', 'reward'), ('sampled', 'P', 'reward'), ('greedy', 'A', 'reward'), ('sampled', 'A', 'reward'),
-    ('greedy', 'P', 'legal_best'), ('greedy', 'P', 'regret'), ('greedy', 'A', 'fen_exact'), ('greedy', 'A', 'exact'))
+    ('greedy', 'P', 'coherence'), ('greedy', 'P', 'legal_best'), ('greedy', 'P', 'regret'), ('greedy', 'A', 'exact'))
 _SIGN = {'better': '✓ better', 'worse': '✗ worse', 'changed': '≠ changed', '': ''}
 
 def _difference(r):
