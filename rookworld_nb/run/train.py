@@ -207,8 +207,8 @@ def _step_line(row: dict) -> str:
 def _legend(config: TrainConfig) -> str:
     "A legend for the lines of the steps, printed once."
     silent = config.inner_steps * config.minibatches == 1 and config.baseline not in OUTSIDE_BASELINES and not config.entropy_coef
-    size = 'is little more than the weighted KL' if config.kl_coef and config.kl_in == 'loss' else 'stays near 0'
-    whose = f', as {config.reward_function} gives it' * bool(config.reward_function)
+    size = 'is little more than the scaled KL' if config.kl_coef and config.kl_in == 'loss' else 'stays near 0'
+    whose = f', as {config.reward_function} gives it' if config.reward_function else ', P by the rules alone, where the evaluations compare it with labels' * (config.reward_source == 'rules')
     return (f'Reward is that of the sampled answers{whose}; P/E counts the prompts of each task that were asked first'
             + (f'; the loss {size}, because every batch is used once and advantages cancel: '
                'watch reward, KL and grad.' if silent else '.')
