@@ -17,6 +17,7 @@ import sys
 import tomllib
 import warnings
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import get_type_hints
 import optuna
@@ -219,7 +220,8 @@ def grid(
         step = given.get('step', 1 if kind_of(_TYPES[name])[0] is int else None)
         if step is None or given.get('log'):
             raise ValueError(f'{name} must have choices or a step for a grid, not {given}')
-        axes[name] = [given['low'] + i*step for i in range(int((given['high'] - given['low'])/step + 1e-9) + 1)]
+        low, high, by = (Decimal(str(x)) for x in (given['low'], given['high'], step))
+        axes[name] = [type(given['low'] + step)(low + i*by) for i in range(int((high - low)/by) + 1)]
     return [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
 
 # %% ../../nbs/sweep/01_space.ipynb #f5ddc3c1
