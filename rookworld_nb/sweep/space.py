@@ -51,19 +51,21 @@ def gain_of(
     "The gain of a run. Raises ValueError when its files do not have it."
     wanted = parse_objective(objective)
     if isinstance(wanted, int):
-        rewards = [row['reward_mean'] for row in read_rows(directory/'metrics.jsonl')][-wanted:]
+        rewards = [r for row in read_rows(directory/'metrics.jsonl') if isinstance(r := row.get('reward_mean'), int|float)][-wanted:]
         if not rewards: raise ValueError('metrics.jsonl has no step')
         return sum(rewards)/len(rewards), math.nan, math.nan
     decoding, task, metric = wanted
     try: table = json.loads((directory/'comparison.json').read_text('utf-8'))
     except FileNotFoundError: raise ValueError('there is no comparison.json') from None
-    rows = [r for r in table
-            if (r['decoding'], r['metric'], r['slice']) == (decoding, metric, 'all')
-            and r['task'] in ('PA' if task == 'all' else task)]
-    if not rows: raise ValueError(f'comparison.json has no {objective}')
-    total = sum(r['n'] for r in rows)
-    mean = sum(r['difference']*r['n'] for r in rows)/total
-    down, up = (math.sqrt(sum(((r[end] - r['difference'])*r['n']/total)**2 for r in rows)) for end in ('low', 'high'))
+    try:
+        rows = [r for r in table
+                if (r['decoding'], r['metric'], r['slice']) == (decoding, metric, 'all')
+                and r['task'] in ('PA' if task == 'all' else task)]
+        if not rows: raise ValueError(f'comparison.json has no {objective}')
+        total = sum(r['n'] for r in rows)
+        mean = sum(r['difference']*r['n'] for r in rows)/total
+        down, up = (math.sqrt(sum(((r[end] - r['difference'])*r['n']/total)**2 for r in rows)) for end in ('low', 'high'))
+    except (KeyError, TypeError, ZeroDivisionError): raise ValueError(f'comparison.json lacks a number for {objective}') from None
     return (mean, mean - down, mean + up) if _direction(metric) > 0 else (-mean, -mean - up, -mean + down)
 
 # %% ../../nbs/sweep/01_space.ipynb #e29916b8
@@ -72,9 +74,9 @@ def shortfall(
 ) -> str:            # the reason; '' for a success
     "Why a run is no success: a number that is not finite, or a reward that fell."
     for row in read_rows(directory/'metrics.jsonl'):
-        if row.get('skipped'): return f'step {row["step"]} was skipped: {row.get("skip_reason", "no reason given")}'
+        if row.get('skipped'): return f'step {row.get("step")} was skipped: {row.get("skip_reason", "no reason given")}'
         for name, value in row.items():
-            if isinstance(value, float) and not math.isfinite(value): return f'{name} is {value} at step {row["step"]}'
+            if isinstance(value, float) and not math.isfinite(value): return f'{name} is {value} at step {row.get("step")}'
     gain, low, high = gain_of(directory, 'sampled all reward')
     return f'the sampled reward fell: {gain:+.3f} [{low:+.3f}, {high:+.3f}]' if not high >= 0 else ''
 
