@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -45,12 +46,13 @@ def write_at_once(
     content: str|Callable[[Path], object], # text, or a function that writes the path it is given
 ) -> None:
     "Write a file completely or not at all, even if the process dies."
-    file = Path(file)
-    unfinished = file.with_name(f'{file.name}.{os.getpid()}-{threading.get_ident()}.tmp') # a name that no other writer has
+    file = Path(file).resolve()      # a link stays one
+    unfinished = file.with_name(f'{file.name[:40]}.{os.getpid()}-{threading.get_ident()}.tmp') # a name that no other writer has
     try:
         if isinstance(content, str): unfinished.write_text(content, encoding='utf-8')
         else: content(unfinished)
         fsync(unfinished)
+        if file.exists(): shutil.copymode(file, unfinished)
         os.replace(unfinished, file)
     finally: unfinished.unlink(missing_ok=True)
     fsync(file.parent)
