@@ -95,10 +95,15 @@ class Interrupt:
 
 
 # %% ../nbs/01_files.ipynb #28bc0f69
-def _parse(line):
-    try: row = json.loads(line)
-    except ValueError: return None
-    return row if isinstance(row, dict) else None
+_DECODER = json.JSONDecoder(parse_int=lambda digits: int(digits) if len(digits) < 300 else float(digits))    # else too large for a column
+
+def _parse(text, kind=dict):
+    "A value of this kind, with ? for half a character; None when it cannot be read."
+    try:
+        value = _DECODER.decode(text)
+        if '\\ud' in text.lower(): value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors='replace'))
+    except (ValueError, RecursionError): return None
+    return value if isinstance(value, kind) else None
 
 
 def read_rows(
@@ -129,9 +134,7 @@ def read_json(
     "The value of a file."
     file = Path(file)
     if not file.exists(): notes.append(f'{file.name} is not there (yet).'); return kind()
-    try: value = json.loads(file.read_text(encoding='utf-8', errors='replace'))
-    except ValueError: value = None
-    if isinstance(value, kind): return value
+    if (value := _parse(file.read_text(encoding='utf-8', errors='replace'), kind)) is not None: return value
     notes.append(f'{file.name} cannot be read and was left out.')
     return kind()
 
