@@ -95,13 +95,11 @@ class Interrupt:
 
 
 # %% ../nbs/01_files.ipynb #28bc0f69
-_DECODER = json.JSONDecoder(parse_int=lambda digits: int(digits) if len(digits) < 300 else float(digits))    # else too large for a column
-
-def _parse(text, kind=dict):
-    "A value of this kind, with ? for half a character; None when it cannot be read."
+def _parse(line, kind=dict):
+    "The value of a line or a file, if it can be read and is of this kind: with ? for half a character, and inf for what is too large for a column."
     try:
-        value = _DECODER.decode(text)
-        if '\\ud' in text.lower(): value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors='replace'))
+        value = json.loads(line, parse_int=lambda digits: int(digits) if len(digits) < 300 else float(digits))
+        if '\\ud' in line.lower(): value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors='replace'))
     except (ValueError, RecursionError): return None
     return value if isinstance(value, kind) else None
 
