@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -45,12 +46,13 @@ def write_at_once(
     content: str|Callable[[Path], object], # text, or a function that writes the path it is given
 ) -> None:
     "Write a file completely or not at all, even if the process dies."
-    file = Path(file)
-    unfinished = file.with_name(f'{file.name}.{os.getpid()}-{threading.get_ident()}.tmp') # a name that no other writer has
+    file = Path(file).resolve()      # a link stays one
+    unfinished = file.with_name(f'{file.name[:40]}.{os.getpid()}-{threading.get_ident()}.tmp') # a name that no other writer has
     try:
         if isinstance(content, str): unfinished.write_text(content, encoding='utf-8')
         else: content(unfinished)
         fsync(unfinished)
+        if file.exists(): shutil.copymode(file, unfinished)
         os.replace(unfinished, file)
     finally: unfinished.unlink(missing_ok=True)
     fsync(file.parent)
@@ -93,10 +95,13 @@ class Interrupt:
 
 
 # %% ../nbs/01_files.ipynb #28bc0f69
-def _parse(line):
-    try: row = json.loads(line)
-    except ValueError: return None
-    return row if isinstance(row, dict) else None
+def _parse(line, kind=dict):
+    "The value of a line or a file, if it can be read and is of this kind: with ? for half a character, and inf for what is too large for a column."
+    try:
+        value = json.loads(line, parse_int=lambda digits: int(digits) if len(digits) < 300 else float(digits))
+        if '\\ud' in line.lower(): value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors='replace'))
+    except (ValueError, RecursionError): return None
+    return value if isinstance(value, kind) else None
 
 
 def read_rows(
@@ -127,9 +132,7 @@ def read_json(
     "The value of a file."
     file = Path(file)
     if not file.exists(): notes.append(f'{file.name} is not there (yet).'); return kind()
-    try: value = json.loads(file.read_text(encoding='utf-8', errors='replace'))
-    except ValueError: value = None
-    if isinstance(value, kind): return value
+    if (value := _parse(file.read_text(encoding='utf-8', errors='replace'), kind)) is not None: return value
     notes.append(f'{file.name} cannot be read and was left out.')
     return kind()
 

@@ -401,6 +401,11 @@ def test_the_verdict(claim, tmp_path, monkeypatch):
     assert alone['difference'] == pytest.approx(0.1) and alone['high'] - alone['low'] > 0.15 and paired(constant, family=6)['low'] < alone['low']
 
 
+def test_what_nobody_was_asked_has_no_p():
+    with np.errstate(invalid='ignore'): nothing = claim_plan.paired(np.full((5, 100), np.nan), resamples=500)
+    assert nothing.pop('seeds_ahead') == 0 and np.isnan([*nothing.values()]).all()
+
+
 def test_the_registered_plan_can_be_read(claim, tmp_path, monkeypatch):
     plan = claim.read_plan(claim.__file__.replace('.py', '.toml'))
     (_, start), (seed, pairs) = claim.runs(plan, 'tuning', tmp_path)

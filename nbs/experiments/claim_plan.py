@@ -202,14 +202,14 @@ def paired(d, family=1, resamples=4000):
         means.append(np.einsum('bn,bn->b', seeds @ d, prompts)/np.einsum('bn,bn->b', seeds @ known.astype(float), prompts))
     means = np.concatenate(means)
     low, high = np.quantile(means, [0.025/family, 1 - 0.025/family])
-    p = min(1, 2*(1 + min((means <= 0).sum(), (means >= 0).sum()))/(1 + len(means)))
+    p = min(1, 2*(1 + min((means <= 0).sum(), (means >= 0).sum()))/(1 + len(means))) if low == low else np.nan
     found = dict(difference=d.sum()/known.sum(), low=low, high=high, p=p, seeds_ahead=int((d.sum(1) > 0).sum()))
     if len(d) > 1:
         each = d.sum(1)/known.sum(1)
         error, center = each.std(ddof=1)/len(d)**0.5, each.mean()
         t = student(len(d) - 1)
         far = t[int(len(t)*(1 - 0.05/family))]*error
-        found |= dict(t_low=center - far, t_high=center + far, t_p=1 - np.searchsorted(t*error, abs(center))/len(t))
+        found |= dict(t_low=center - far, t_high=center + far, t_p=1 - np.searchsorted(t*error, abs(center))/len(t) if error == error else np.nan)
     return found
 
 

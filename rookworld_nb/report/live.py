@@ -65,7 +65,7 @@ def live_html(
     run = load_run(run_dir)
     run = replace(run, notes=tuple(note for note in run.notes if not note.endswith('is not there (yet).')))
     log = run.directory/'train.log'
-    lines = log.read_text('utf-8').splitlines()[-6:] if log.exists() else []
+    lines = log.read_text('utf-8', 'replace').splitlines()[-6:] if log.exists() else []
     cards = ''.join(completion_card(row, f'live{i}x') for i, (_, row) in enumerate(run.completions.groupby('task').tail(1).iterrows()))
     said = f'<pre>{escaped(chr(10).join(lines))}</pre>' if lines else ''
     return embedded(_boards_as_pictures(f'{head_html(run)}<p class="lead">{_pace(run)}</p>{said}'

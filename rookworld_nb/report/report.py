@@ -111,7 +111,7 @@ def _plot_signal(
     signal: str,  # its name
 ) -> Figure:      # two panels
     "The curves of a signal, and those of the attempts before."
-    names, notes = _SIGNS.get(signal, ('reward_mean', 'grad_norm')), []
+    names, notes = _SIGNS.get(str(signal), ('reward_mean', 'grad_norm')), []
     fig, axes = empty_panels(len(names))
     file = run.directory/'metrics-discarded.jsonl'
     before = as_frame(read_rows(file, notes), STEP_COLUMNS + ['recovery']) if file.exists() else None
@@ -129,7 +129,7 @@ _LAST = ('step', 'loss', 'reward_mean', 'kl_nats_per_sequence', 'entropy_nats', 
 
 def _why(run, told):
     "The sentence, all signals, and the curves of those that stopped the run."
-    signals = [s for s in told.get('signals', []) if isinstance(s, dict)]
+    signals = [s for s in told['signals'] if isinstance(s, dict)] if isinstance(told.get('signals'), list) else []
     rows = [[escaped(s.get('name')), escaped(s.get('level')), number(s.get('value')), escaped(s.get('sentence'))]
             for s in signals]
     bad = [s.get('name') for s in signals if s.get('level') == 'act']

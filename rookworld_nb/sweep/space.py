@@ -17,6 +17,7 @@ import sys
 import tomllib
 import warnings
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import get_type_hints
 import optuna
@@ -50,19 +51,21 @@ def gain_of(
     "The gain of a run. Raises ValueError when its files do not have it."
     wanted = parse_objective(objective)
     if isinstance(wanted, int):
-        rewards = [row['reward_mean'] for row in read_rows(directory/'metrics.jsonl')][-wanted:]
+        rewards = [r for row in read_rows(directory/'metrics.jsonl') if isinstance(r := row.get('reward_mean'), int|float)][-wanted:]
         if not rewards: raise ValueError('metrics.jsonl has no step')
         return sum(rewards)/len(rewards), math.nan, math.nan
     decoding, task, metric = wanted
     try: table = json.loads((directory/'comparison.json').read_text('utf-8'))
     except FileNotFoundError: raise ValueError('there is no comparison.json') from None
-    rows = [r for r in table
-            if (r['decoding'], r['metric'], r['slice']) == (decoding, metric, 'all')
-            and r['task'] in ('PA' if task == 'all' else task)]
-    if not rows: raise ValueError(f'comparison.json has no {objective}')
-    total = sum(r['n'] for r in rows)
-    mean = sum(r['difference']*r['n'] for r in rows)/total
-    down, up = (math.sqrt(sum(((r[end] - r['difference'])*r['n']/total)**2 for r in rows)) for end in ('low', 'high'))
+    try:
+        rows = [r for r in table
+                if (r['decoding'], r['metric'], r['slice']) == (decoding, metric, 'all')
+                and r['task'] in ('PA' if task == 'all' else task)]
+        if not rows: raise ValueError(f'comparison.json has no {objective}')
+        total = sum(r['n'] for r in rows)
+        mean = sum(r['difference']*r['n'] for r in rows)/total
+        down, up = (math.sqrt(sum(((r[end] - r['difference'])*r['n']/total)**2 for r in rows)) for end in ('low', 'high'))
+    except (KeyError, TypeError, ZeroDivisionError): raise ValueError(f'comparison.json lacks a number for {objective}') from None
     return (mean, mean - down, mean + up) if _direction(metric) > 0 else (-mean, -mean - up, -mean + down)
 
 # %% ../../nbs/sweep/01_space.ipynb #e29916b8
@@ -71,9 +74,9 @@ def shortfall(
 ) -> str:            # the reason; '' for a success
     "Why a run is no success: a number that is not finite, or a reward that fell."
     for row in read_rows(directory/'metrics.jsonl'):
-        if row.get('skipped'): return f'step {row["step"]} was skipped: {row.get("skip_reason", "no reason given")}'
+        if row.get('skipped'): return f'step {row.get("step")} was skipped: {row.get("skip_reason", "no reason given")}'
         for name, value in row.items():
-            if isinstance(value, float) and not math.isfinite(value): return f'{name} is {value} at step {row["step"]}'
+            if isinstance(value, float) and not math.isfinite(value): return f'{name} is {value} at step {row.get("step")}'
     gain, low, high = gain_of(directory, 'sampled all reward')
     return f'the sampled reward fell: {gain:+.3f} [{low:+.3f}, {high:+.3f}]' if not high >= 0 else ''
 
@@ -219,7 +222,8 @@ def grid(
         step = given.get('step', 1 if kind_of(_TYPES[name])[0] is int else None)
         if step is None or given.get('log'):
             raise ValueError(f'{name} must have choices or a step for a grid, not {given}')
-        axes[name] = [given['low'] + i*step for i in range(int((given['high'] - given['low'])/step + 1e-9) + 1)]
+        low, high, by = (Decimal(str(x)) for x in (given['low'], given['high'], step))
+        axes[name] = [type(given['low'] + step)(low + i*by) for i in range(int((high - low)/by) + 1)]
     return [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
 
 # %% ../../nbs/sweep/01_space.ipynb #f5ddc3c1

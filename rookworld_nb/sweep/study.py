@@ -20,6 +20,7 @@ from pathlib import Path
 import optuna
 import pandas as pd
 from optuna.trial import TrialState
+from sqlalchemy import URL
 from ..config import SweepConfig
 from ..measure.measures import wilson
 from .space import grid, read_space
@@ -75,7 +76,8 @@ class Sweep:
         self.out = Path(config.output_dir)/(config.study or Path(config.space).stem)
         self.out.mkdir(parents=True, exist_ok=True)
         with self.alone():
-            self.storage = _open_storage(config.storage or f'sqlite:///{self.out}/study.sqlite')
+            file = URL.create('sqlite', database=str(self.out/'study.sqlite'))     # quoted: a name may hold ? and %
+            self.storage = _open_storage(config.storage or file.render_as_string())
             self.study = optuna.create_study(
                 study_name=self.out.name, storage=self.storage, direction='maximize', load_if_exists=True)
             _same_space(self)

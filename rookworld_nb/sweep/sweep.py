@@ -278,7 +278,7 @@ def _pause(took): return min(2., max(0.2, 50*took))   # seconds to the next look
 
 def _report_rewards(trial, directory, every, reported):
     "Report to Optuna the mean reward up to each due step since `reported`; return the last such step."
-    rewards = [row['reward_mean'] for row in read_rows(directory/'metrics.jsonl')]
+    rewards = [r for row in read_rows(directory/'metrics.jsonl') if isinstance(r := row.get('reward_mean'), int|float)]
     for step in range(reported + every, len(rewards) + 1, every):
         trial.report(sum(rewards[:step])/step, step)
         reported = step
