@@ -341,7 +341,7 @@ def shape_reward(
     if not 0.2 <= structure < 1: raise ValueError(f'structure must be 0.2 or more and below 1, not {structure!r}')
     if shaping == 'graduated' and structure == 0.2: return found
     total, q = found.total, quality(found.total)
-    if 0.2 <= q < 1: # graduated: the same as for q below 0.95, and straight above
+    if 'structure' in found.parts and q < 1: # graduated: the same as for q below 0.95, and straight above
         total += (structure - 0.2) * (0.8 - 1.25 * (total - 0.2))
         q = structure + (q - 0.2) / 0.8 * (1 - structure)
     if shaping != 'graduated': total = _shape(q, shaping, steep=bool(found.about) and isinstance(found.about[0], EnvTask))
