@@ -235,7 +235,7 @@ def silent_groups(
 def rollout_seed(
     seed: int,    # of the run
     step: int,    # from 1
-    attempt: int, # 0, then 1, 2, … for refills
+    attempt: int, # 0, then 1, 2, … 50 for refills; 51 to 100 are those of `grpo.step.minibatches`
 ) -> int:         # of the sampler
     "A sampler seed that depends only on seed, step and refill round, so that a resumed run samples the same."
     return (seed * 1_000_003 + step) * 101 + attempt
