@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Share', 'Positive', 'PositiveShare', 'NotNegative', 'BelowOne', 'Reward', 'Whole', 'Seed', 'Threads', 'Count',
-           'CountOrAuto', 'GroupSize', 'MultiPV', 'Name', 'Device', 'OUTSIDE_BASELINES', 'TINY', 'SWITCH', 'kind_of',
-           'complaint', 'groups_of', 'flat_config', 'Config', 'TrainFront', 'TrainRows', 'TrainSampling',
+           'CountOrAuto', 'GroupSize', 'MultiPV', 'Refills', 'Name', 'Device', 'OUTSIDE_BASELINES', 'TINY', 'SWITCH',
+           'kind_of', 'complaint', 'groups_of', 'flat_config', 'Config', 'TrainFront', 'TrainRows', 'TrainSampling',
            'TrainRewards', 'TrainEngine', 'TrainAdvantages', 'TrainLoss', 'TrainKL', 'TrainUpdates', 'TrainWatching',
            'TrainHealth', 'TrainMachine', 'TrainConfig', 'PretrainFront', 'PretrainRows', 'PretrainTargets',
            'PretrainUpdates', 'PretrainWatching', 'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig',
@@ -58,6 +58,7 @@ Count = Annotated[int, _Rule('1 or more', lambda v: v >= 1)]
 CountOrAuto = Count|Literal['auto']
 GroupSize = Annotated[int, _Rule('2 or more (a completion is judged against its own group)', lambda v: v >= 2)]
 MultiPV = Annotated[int, _Rule('between 1 and 5', lambda v: 1 <= v <= 5)]
+Refills = Annotated[int, _Rule('between 0 and 50', lambda v: 0 <= v <= 50)]
 Name = Annotated[str, _Rule('a name or a path', lambda v: bool(v.strip()))]
 Device = _like("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'", r'auto|cpu|mps|cuda(:\d+)?')
 
@@ -204,7 +205,7 @@ class TrainRows:
     max_bad_rows: Share = 0.05        # share of unreadable rows a file may have, 0 to 1
     max_positions: Count|None = 20000 # train on at most this many rows; None takes all
     dynamic_sampling: bool = True     # replace groups whose rewards are all equal: they teach nothing
-    max_refills: Whole = 4            # rounds of replacement per step, at most
+    max_refills: Refills = 4          # rounds of replacement per step, at most; 0 to 50
     rare_share: Share = 0.06          # share of A prompts that the rules make beside the data: a move that mates and an illegal one, in turn; play has few of them, and a run that meets few unlearns them
     rare_twins: Literal['none', 'mates', 'all'] = 'none' # which of these are followed by a twin, which counts in rare_share: a move of the same piece in the same position, but one that is legal and does not end the game
     difficulty_filter: bool = False   # on later passes, mostly skip prompts whose success rate was outside 20 to 80 %

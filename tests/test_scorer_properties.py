@@ -2,13 +2,15 @@
 import math
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 import chess
 import pytest
 from rookworld_nb.chess.board import board_squares
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.chess.engine import win_probability
 from rookworld_nb.chess.quick_rules import legal_moves
-from rookworld_nb.reward.reward_scorer import SHAPINGS, WEIGHTS, parse_weights, score, shape_reward
+from rookworld_nb.reward.reward_scorer import SHAPINGS, WEIGHTS, parse_weights, quality, score, shape_reward
+from rookworld_nb.reward.scoring import SOURCES, Scorer
 from rookworld_nb.chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion
 
 ROWS = list(load_rows('positions', env_ratio=0.5, seed=4, limit=300))
@@ -247,6 +249,45 @@ def test_shapings_keep_the_order(shaping):
             totals = [shape_reward(s, shaping, structure).total for s in found]
             assert totals == sorted(totals) and -0.3 <= totals[0] and totals[-1] <= 1
             if shaping != 'binary': assert all((a < b) == (s.total < t.total) for a, b, s, t in zip(totals, totals[1:], found, found[1:]) if abs(s.total - t.total) > TINY)   # no ties made, none broken
+
+
+class Labels:
+    "As much of `EnginePool` as a scorer asks for: the labels of the rows, the best first, and little for every other move."
+    truths = {row.fen: row.target for row in POLICY}
+    def analyse(self, fens): return [self.one(fen, self.truths[fen]) for fen in fens]
+    def one(self, fen, true):
+        moves, evals = zip(*sorted(zip(true.moves, true.evals), key=lambda pair: (-pair[1], pair[0] != true.best)))
+        return SimpleNamespace(fen=fen, moves=moves, evals=evals)
+    def values(self, asked): return [-9.]*len(asked)
+
+
+def tempting(row):
+    "Answers to P that agree with themselves and are not exact: one eval off, and weak moves with evals out of the air."
+    true, others = row.target, sorted(legal_moves(row.fen) - set(row.target.moves))
+    yield replace(true, evals=tuple(e + 0.01*(m == true.best) for m, e in zip(true.moves, true.evals)))
+    if len(others) >= 5: yield PolicyAnswer(tuple(others[:5]), (5., 4., 3., 2., 1.), others[0])
+
+
+@pytest.mark.parametrize('source', SOURCES)
+@pytest.mark.parametrize('share', [0., 0.3, 0.8, 1.])
+def test_no_shaping_and_no_share_of_coherence_pays_a_mistake_like_an_exact_answer(source, share):
+    rng, asked, exact = random.Random(15), [], []
+    for row in POLICY[:40] + ENV[:40]:
+        texts = [a.text() for a in (row.target, some(rng, row), some(rng, row), *(tempting(row) if row.kind == 'P' else []))]
+        asked += [(row, text) for text in texts + seen(texts[1], of=row.kind)]
+    scores = lambda *how: [Scorer(source, *how, pool=Labels(), coherence=share).score([row], [text], 1)[0] for row, text in asked]
+    usual = scores()
+    for (row, text), s in zip(asked, usual):
+        if source == 'rules' and row.kind == 'P': exact.append(s.reason == 'coherent')     # nothing else is known of it
+        else: exact.append(score(row.prompt(), text, row.target).reason == 'exact')
+    assert len({*exact}) == 2 and all(0 <= quality(s.total) <= 1 and (s.total == 1) == (quality(s.total) == 1) == right for s, right in zip(usual, exact))
+    for shaping in SHAPINGS:
+        for warmup in (0, 10):
+            totals = [s.total for s in scores(shaping, '', warmup)]
+            assert max(t for t, right in zip(totals, exact) if not right) < 1 and {t for t, right in zip(totals, exact) if right} == {1}
+            for kind in 'PA':
+                ordered = [t for _, t in sorted((s.total, t) for (row, _), s, t in zip(asked, usual, totals) if row.kind == kind)]
+                assert all(a <= b + TINY for a, b in zip(ordered, ordered[1:])), (shaping, warmup, kind)
 
 
 def test_weights_move_nothing_but_themselves():

@@ -51,7 +51,7 @@ def _count_up(used, kind):
     return used[kind] - 1
 
 
-def _rare_is_due(used, share): return used['rare'] + 1 <= share*(used['A'] + used['rare'] + 1)
+def _rare_is_due(rare, others, share): return rare + 1 <= share*(others + rare + 1)
 
 
 class _Stream:
@@ -63,7 +63,7 @@ class _Stream:
 
 # %% ../../nbs/grpo/04_experience.ipynb #521c5f10
 class PromptSource:
-    "Training prompts in a seeded order, task by task; its state is three counters and the measured success rates."
+    "Training prompts in a seeded order, task by task; its state is five counters and the measured success rates."
     def __init__(self,
         rows: Rows|list[Example],       # training rows of both tasks, each prompt once
         seed: int = 0,                  # of the order
@@ -73,7 +73,7 @@ class PromptSource:
     ):
         self.rows = {kind: _of_kind(rows, kind) for kind in 'PA'}
         self.seed, self.difficulty_filter, self.rare_share, self._rare = seed, difficulty_filter, rare_share, _Stream(rare_moves(f'{seed} rare', twins=rare_twins))
-        self.used, self.skipped, self.success, self._number = dict(P=0, A=0, rare=0), 0, dict(P={}, A={}), {}   # prompt -> number of its row, of those taken since the last `record`
+        self.used, self.skipped, self.success, self._number = dict(P=0, A=0, rare=0), dict(P=0, A=0), dict(P={}, A={}), {}   # prompt -> number of its row, of those taken since the last `record`
 
     def take(self,
         kind: str, # 'P' or 'A'
@@ -83,11 +83,11 @@ class PromptSource:
         rows, out = self.rows[kind], []
         if n and not rows: raise ValueError(f'no training rows of task {kind}: change env_ratio or the data')
         while len(out) < n:
-            if kind == 'A' and _rare_is_due(self.used, self.rare_share):
+            if kind == 'A' and _rare_is_due(self.used['rare'], self.used['A'] - self.skipped['A'], self.rare_share):
                 out.append(self._rare[_count_up(self.used, 'rare')])
                 continue
             i, luck = _drawn(self.seed, _count_up(self.used, kind), len(rows))
-            if self.difficulty_filter and not _TOO_HARD <= self.success[kind].get(str(i), 0.5) <= _TOO_EASY and luck >= _SECOND_CHANCE: self.skipped += 1
+            if self.difficulty_filter and not _TOO_HARD <= self.success[kind].get(str(i), 0.5) <= _TOO_EASY and luck >= _SECOND_CHANCE: self.skipped[kind] += 1
             else:
                 out.append(rows[i])
                 self._number[out[-1].prompt()] = str(i)
@@ -104,13 +104,14 @@ class PromptSource:
 
     def state_dict(self) -> dict: # as JSON can hold it
         "The place in the order, and the success rates."
-        return dict(used=dict(self.used), skipped=self.skipped, success=copy.deepcopy(self.success))
+        return dict(used=dict(self.used), skipped=dict(self.skipped), success=copy.deepcopy(self.success))
 
     def load_state_dict(self,
         state: dict, # from `state_dict`
     ) -> None:
         "Continue where another source was."
-        self.used, self.skipped, self.success = dict(rare=0) | state['used'], state['skipped'], copy.deepcopy(state['success'])   # old runs had no rare ones
+        self.used, skipped, self.success = dict(rare=0) | state['used'], state['skipped'], copy.deepcopy(state['success'])   # old runs had no rare ones
+        self.skipped = dict(skipped) if isinstance(skipped, dict) else dict(P=skipped, A=0)   # and one count for both tasks
 
 # %% ../../nbs/grpo/04_experience.ipynb #e4b7fca5
 def task_counts(
@@ -234,7 +235,7 @@ def silent_groups(
 def rollout_seed(
     seed: int,    # of the run
     step: int,    # from 1
-    attempt: int, # 0, then 1, 2, … for refills
+    attempt: int, # 0, then 1, 2, … 50 for refills; 51 to 100 are those of `grpo.step.minibatches`
 ) -> int:         # of the sampler
     "A sampler seed that depends only on seed, step and refill round, so that a resumed run samples the same."
     return (seed * 1_000_003 + step) * 101 + attempt
@@ -317,7 +318,7 @@ def gather(
     scorer: Scorer|None = None, # see `collect`
 ) -> tuple[Experience, StepFacts]: # what the step learns from; what was measured of it
     "Collect groups; replace those whose completions all score the same by new ones, because they teach nothing."
-    wanted, skipped, scorer = (task_counts(step, config.prompts_per_step, config.env_ratio), source.skipped,
+    wanted, skipped, scorer = (task_counts(step, config.prompts_per_step, config.env_ratio), sum(source.skipped.values()),
                                scorer or make_scorer(config))
     kept, rounds, seconds = [], [], []
     for attempt in range(1 + config.max_refills):
@@ -334,7 +335,7 @@ def gather(
         if not config.dynamic_sampling or not silent.any(): break
     batch, facts = _merge(kept or rounds), _sampled_facts(step, rounds, config.env_ratio, scorer)
     facts.completion_tokens = int(batch.rollouts.completion_mask.sum())
-    facts.skipped_prompts = source.skipped - skipped
+    facts.skipped_prompts = sum(source.skipped.values()) - skipped
     facts.time_rollout_s, facts.time_score_s = map(sum, zip(*seconds))
     return batch, facts
 

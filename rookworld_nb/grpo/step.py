@@ -359,7 +359,7 @@ def minibatches(
     "The prompts of each optimizer step of a pass."
     if config.minibatches == 1: return torch.arange(n),
     return torch.randperm(n, generator=torch.Generator().manual_seed(
-        rollout_seed(config.seed, step, 100 - inner % 50))).chunk(config.minibatches)
+        rollout_seed(config.seed, step, 100 - inner % 50))).tensor_split(min(config.minibatches, n))
 
 # %% ../../nbs/grpo/05_step.ipynb #e732eedf
 def _twin(learner: Learner) -> Learner:

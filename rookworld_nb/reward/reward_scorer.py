@@ -319,15 +319,14 @@ SHAPINGS = ('graduated', 'continuous', 'linear', 'binary')
 
 def quality(
     total: float, # of the ladder, [-0.3, 1]
-) -> float:       # 0 to 1: below 0.2 refused, 0.2 to 0.95 with mistakes, 1 exact
+) -> float:       # 0 to 1: to 0.2 refused, 0.2 to 0.95 with mistakes (below 1 with a share of coherence), 1 exact
     "How good an answer is, before any shaping."
     if total < 0.2: return 0.4 * (total + 0.3)
-    return 1. if total == 1 else 0.2 + 1.25 * (total - 0.2)
+    return min(0.2 + 1.25 * (total - 0.2), 0.75 + 0.25 * total)   # they meet at 0.8, the most that a label pays for less than exact
 
 
 def _shape(q, shaping, steep):
-    "Quality to reward; increases with q."
-    if shaping == 'graduated': return q / 0.4 - 0.3 if q < 0.2 else 1. if q == 1 else 0.2 + (q - 0.2) / 1.25
+    "Quality to reward, in a shape other than the ladder; increases with q."
     if shaping == 'binary': return float(q == 1)
     return -0.3 + 1.3 * (math.expm1(3 * q) / math.expm1(3) if shaping == 'continuous' and steep else q)
 
@@ -341,7 +340,9 @@ def shape_reward(
     if shaping not in SHAPINGS: raise ValueError(f'shaping must be one of {", ".join(SHAPINGS)}, not {shaping!r}')
     if not 0.2 <= structure < 1: raise ValueError(f'structure must be 0.2 or more and below 1, not {structure!r}')
     if shaping == 'graduated' and structure == 0.2: return found
-    q = quality(found.total)
-    if 0.2 <= q < 1: q = structure + (q - 0.2) / 0.8 * (1 - structure)
-    total = _shape(q, shaping, steep=bool(found.about) and isinstance(found.about[0], EnvTask))
+    total, q = found.total, quality(found.total)
+    if 'structure' in found.parts and q < 1: # graduated: the same as for q below 0.95, and straight above
+        total += (structure - 0.2) * (0.8 - 1.25 * (total - 0.2))
+        q = structure + (q - 0.2) / 0.8 * (1 - structure)
+    if shaping != 'graduated': total = _shape(q, shaping, steep=bool(found.about) and isinstance(found.about[0], EnvTask))
     return replace(found, total=total, parts=found.parts | {'shaping': total - found.total})

@@ -118,6 +118,7 @@ def _finite(monitor, row):
 
 def _kl(monitor, row):
     if (value := row.get('kl_nats_per_sequence')) is None: return []
+    if not math.isfinite(value): return [Signal('kl', None, 'act', 'KL not finite')]
     warn, act = (monitor._limit('kl', fixed) for fixed in (monitor.config.kl_warn, monitor.config.kl_act))
     monitor._window('kl', value)
     return [_above('kl', value, 'KL at the sampling temperature in nats per sequence', warn, act)]
