@@ -31,6 +31,57 @@ def test_opponents(opponent, tmp_path):
     assert [g.headers['White'] == str(model) for g in games] == [True, False]*2
 
 
+ODD = {'null': '0000', 'none': '(none)', 'empty': '', 'illegal': 'a1a8', 'nonsense': 'z9'}
+
+def odd_engine(folder, does):
+    "A UCI engine that plays the first legal move it finds, unless a line of Python does something else. It counts the games that it was told of, one after the other."
+    (program := folder/'odd').write_text(f'''#!{sys.executable}
+import os, sys, time, chess
+games = 0
+for line in sys.stdin:
+    word, _, rest = line.strip().partition(' ')
+    if word == 'uci': print('uciok', flush=True)
+    if word == 'isready': print('readyok', flush=True)
+    if word == 'ucinewgame': games += 1
+    if word == 'quit': break
+    if word == 'position':
+        board = chess.Board()
+        for uci in rest.split()[2:]: board.push_uci(uci)
+    if word == 'go':
+        move = next(iter(board.legal_moves))
+        {does}
+        print('bestmove', move, flush=True)
+''')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize('kind', ODD)
+def test_an_opponent_without_a_legal_move_loses_the_game(kind, tmp_path):
+    program = odd_engine(tmp_path, f'if board.turn: move = {ODD[kind]!r}')
+    code, out, err = call('eval', '--model', 'nano', '--games', 4, '--opponent', program, '--max_plies', 8, '--output', tmp_path/'out', cwd=tmp_path)
+    assert code == 0 and 'ended by ' in out and 'no_legal_move 2' in out, (out, err)
+    table = pd.read_csv(tmp_path/'out/match.csv')
+    assert table.ended_by.tolist() == ['max_plies', 'no_legal_move']*2 and table.points.tolist() == [0.5, 1]*2
+    with open(tmp_path/'out/match.pgn') as f: games = [chess.pgn.read_game(f) for _ in range(4)]
+    assert [(g.headers['Result'], g.headers['Termination']) for g in games] == [('1/2-1/2', 'max_plies'), ('0-1', 'no_legal_move')]*2
+
+
+LOST = {'crash': ('os._exit(3)', 'was lost: engine process died unexpectedly (exit code: 3)'), 'hang': ('time.sleep(1000)', 'gave no move in 6 s')}
+
+@pytest.mark.parametrize('kind', LOST)
+@pytest.mark.parametrize('ended', [0, 1])
+def test_an_opponent_that_is_lost_is_one_sentence(kind, ended, tmp_path):
+    does, said = LOST[kind]
+    program = odd_engine(tmp_path, f'if games > 4: {does}\n        if games < 3: move = 0000' if ended else does)
+    code, out, err = call('eval', '--model', 'nano', '--games', 4, '--opponent', program, '--output', tmp_path/'out', cwd=tmp_path,
+                          before='import rookworld_nb.apps.match as match; match._PATIENCE = 6')
+    lines = [line for line in err.splitlines() if 'Games' not in line]
+    assert code == 1 and len(lines) == 1 and f'rookworld_eval: failed with EngineLost: {program} {said}; {ended} of 2 pairs had ended{f": see {tmp_path}/out"*ended}' == lines[0], err
+    assert ('from 1 pairs' in out) == bool(ended) and sorted(f.suffix for f in (tmp_path/'out').iterdir()) == ['.csv', '.json', '.pgn']*ended
+    if ended: assert pd.read_csv(tmp_path/'out/match.csv').ended_by.tolist() == ['no_legal_move']*2
+
+
 BAD = {'odd': (['--games', '3', '--opponent', 'random'], 'games must be an even number, 2 or more, with opponent'), 'none': (['--opponent', 'random'], 'not 0'),
        'rows': (['--games', '2', '--opponent', 'random', '--suite', 'quick'], 'suite must be left out with opponent'),
        'not installed': (['--games', '2', '--opponent', 'stockfish:0', '--stockfish_path', '/nowhere'], "opponent 'stockfish:0': stockfish is not installed")}

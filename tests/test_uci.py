@@ -189,6 +189,15 @@ def test_every_go_gets_one_answer(line):
 def test_these_words_are_heard_in_silence(line): assert told(line)[0] == []
 
 
+@pytest.mark.parametrize('wrong', ['startpos moves e2e4 e2e5', 'startpos moves g1f3 0000', 'fen 8/8/8/8/8/8/8/8 w - - 0 1', 'fen', ''])
+def test_after_a_refused_position_go_names_no_move(wrong):
+    refused = ['position startpos moves e2e4', f'position {wrong}', 'go movetime 50', 'go searchmoves e7e5', 'go infinite']
+    assert [s for s in told(*refused)[0] if s.startswith('bestmove')] == ['bestmove 0000']*3
+    for again in ('position startpos moves d2d4', 'ucinewgame'):
+        said, board = told(*refused, again, 'go')
+        assert chess.Move.from_uci(said[-1].split()[1]) in board.legal_moves
+
+
 def test_a_long_game_and_a_new_one():
     game = 'position startpos moves' + ' g1f3 g8f6 f3g1 f6g8'*150
     said, board = told(game, 'go')
@@ -229,6 +238,8 @@ def nonsense(rng):
     return line.replace('\n', ' ').replace('quit', 'quiet')
 
 
+NOWHERE = chess.Board(None)   # the board after a refused position
+
 def check_game(board):
     "It begins where a game may begin, and every move was legal."
     replayed = board.root()
@@ -240,7 +251,7 @@ def check_game(board):
 
 
 def test_nonsense():
-    "Every go gets one bestmove, legal where it was asked; a position is taken whole or not at all; nothing else than UCI is said."
+    "Every go gets one bestmove, legal where it was asked, and 0000 where no position is known; a position is taken whole or not at all; nothing else than UCI is said."
     rng, said, player = random.Random(16), [], Fake()
     engine = Engine(UciConfig(), said.append, lambda config, log: (player, player.look))
     worker = threading.Thread(target=engine.work, daemon=True)
@@ -250,8 +261,8 @@ def test_nonsense():
         for _ in range(LINES):
             before, spoken, line = engine.board, len(said), nonsense(rng)
             engine.hear(line)
-            if engine.board is not before: check_game(engine.board)
-            if any(s.startswith('info string move ') for s in said[spoken:]): assert engine.board is before, line
+            if engine.board.kings and engine.board is not before: check_game(engine.board)
+            if any(s.startswith('info string move ') for s in said[spoken:]): assert engine.board == NOWHERE, line
     end = len(said)
     for line in ('stop', 'isready'): engine.hear(line)
     engine.hang_up()

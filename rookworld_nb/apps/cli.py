@@ -224,8 +224,13 @@ def _newest_unfinished():
 # exit code 2, unless a run had begun
 _USAGE = (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 
-# the disk's fault: where in the code it was found does not help anybody
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+
+def _foreign(e):
+    "The fault of the disk, of an engine, or of the choices of a run: where in the code it was found does not help anybody."
+    from rookworld_nb.chess.engine import EngineLost
+    return getattr(e, 'errno', None) in _FULL or isinstance(e, (HealthError, EngineLost))
+
 
 def _sentence(e):
     text = f'{e.filename}: {e.strerror}' if isinstance(e, OSError) and e.filename and e.strerror else str(e)
@@ -267,8 +272,7 @@ def _run_command(
         usage = isinstance(e, _USAGE) or isinstance(e, OSError) and e.errno == errno.EROFS
         error, code, text = e, (2 if usage and not begun else 1), _sentence(e)
         if code == 1:
-            if (getattr(e, 'errno', None) not in _FULL and not isinstance(e, HealthError)
-                    and getattr(e, 'rank', _rank()) == _rank()): traceback.print_exc()
+            if not _foreign(e) and getattr(e, 'rank', _rank()) == _rank(): traceback.print_exc()
             text = f'failed with {type(e).__name__}: {text}'
     else: return 0
     if _rank() == 0 or code == 1 and not hasattr(error, 'rank'):   # what all ranks know, rank 0 says

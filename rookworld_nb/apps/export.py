@@ -67,8 +67,9 @@ def _weights_of(
 _PLACES = ('output_dir', 'stockfish_path', 'engine_cache', 'device', 'threads')   # where and how fast, not what
 
 def _shown(value):
-    "A value for the card: an absolute path loses its directories."
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+    "A value for the card: absolute paths lose their directories, also those of a list with commas."
+    if not isinstance(value, str): return value
+    return ','.join(Path(part).name if Path(part).is_absolute() else part for part in map(str.strip, value.split(',')))
 
 
 def _typed_command(

@@ -12,6 +12,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from itertools import islice
@@ -24,7 +25,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 from ..config import EvalConfig, UciConfig
 from ..chess.positions import position_key
-from ..chess.engine import find_engine
+from ..chess.engine import EngineLost, find_engine
 from ..measure.measures import wilson
 from ..measure.suites import held_out
 from ..measure.exam import output_files
@@ -70,6 +71,8 @@ def _openings(
     raise ValueError(f'only {len(seen)} openings were found, one for every two games: play fewer games')
 
 # %% ../../nbs/apps/03_match.ipynb #6a4d4468
+_PATIENCE = 60.0   # seconds for a move of another program, whatever its limit
+
 def model_side(
     player: Player, # the player that answers
 ) -> Callable:      # (boards, game numbers) -> moves, and for each whether the rules helped
@@ -93,10 +96,17 @@ def _random_side(
 def _engine_side(
     engine: chess.engine.SimpleEngine, # UCI or XBoard
     limit: chess.engine.Limit,         # for each move
-) -> Callable:                         # as of `model_side`
-    "Another program: asked board by board, and told when a new game begins."
-    def choose(boards, games):
-        return [engine.play(b, limit, game=g).move for b, g in zip(boards, games)], [False]*len(boards)
+    name: str,                         # of the program
+) -> Callable:                         # as of `model_side`; None where it named no move, or one that is not legal
+    "Another program: asked board by board, and told when a new game begins. Raises EngineLost when it gives no answer."
+    def move(board, game):
+        try: return engine.play(board, limit, game=game).move
+        except TimeoutError: why = f'gave no move in {_PATIENCE:g} s'
+        except (chess.engine.EngineError, CancelledError) as e:
+            if any(isinstance(cause, ValueError) for cause in e.args): return None     # a move that is not legal
+            why = f'was lost: {str(e) or type(e).__name__}'
+        raise EngineLost(f'{name} {why}')
+    def choose(boards, games): return [move(b, g) for b, g in zip(boards, games)], [False]*len(boards)
     return choose
 
 # %% ../../nbs/apps/03_match.ipynb #ef2726ee
@@ -121,21 +131,30 @@ def play_match(
     seed: int = 0,        # of the openings
     max_plies: int = 200, # half-moves of a game, at most, those of the opening included
 ) -> pd.DataFrame:        # one row per game: pair, white (True: we are), points (0, 0.5 or 1: ours), ended_by, plies, helped and their_help (moves that the rules chose), moves (UCI)
-    "Every opening from both sides."
+    "Every opening from both sides. A side that names no legal move has lost. EngineLost brings the pairs that have ended, as `games`."
     games = [(pair, white, _played(opening)) for pair, opening in enumerate(islice(_openings(seed), pairs)) for white in (True, False)]
-    helped = np.zeros((len(games), 2), int)
+    helped, ends = np.zeros((len(games), 2), int), [_ended_by(b, max_plies) for _, _, b in games]
     with tqdm(total=len(games), desc='Games', disable=None) as bar:
-        while going := [i for i, (_, _, b) in enumerate(games) if not _ended_by(b, max_plies)[0]]:
+        while going := [i for i, (end, _) in enumerate(ends) if not end]:
             bar.update(len(games) - len(going) - bar.n)
             for side, choose in enumerate((ours, theirs)):
-                turn = [i for i in going if (games[i][1] == games[i][2].turn) == (side == 0)
-                        and not _ended_by(games[i][2], max_plies)[0]]
+                turn = [i for i in going if (games[i][1] == games[i][2].turn) == (side == 0) and not ends[i][0]]
                 if not turn: continue
-                moves, help = choose([games[i][2] for i in turn], turn)
+                try: moves, help = choose([games[i][2] for i in turn], turn)
+                except EngineLost as e:
+                    e.games = _table(games, ends, helped)
+                    raise
                 helped[turn, side] += help
-                for i, move in zip(turn, moves): games[i][2].push(move)
+                for i, move in zip(turn, moves): ends[i] = _play_on(games[i][2], move, max_plies)
         bar.update(len(games) - bar.n)
-    return pd.DataFrame([_row(*game, max_plies, help) for game, help in zip(games, helped.tolist())])
+    return _table(games, ends, helped)
+
+
+def _play_on(board, move, max_plies):
+    "The end that a move brings, as of `_ended_by`."
+    if move not in board.legal_moves: return 'no_legal_move', float(not board.turn)
+    board.push(move)
+    return _ended_by(board, max_plies)
 
 
 def _played(moves):
@@ -144,8 +163,12 @@ def _played(moves):
     return board
 
 
-def _row(pair, white, board, max_plies, help):
-    end, points = _ended_by(board, max_plies)
+def _table(games, ends, helped): # of the pairs that have ended
+    going = {pair for (pair, *_), (end, _) in zip(games, ends) if not end}
+    return pd.DataFrame([_row(*game, *end, help) for game, end, help in zip(games, ends, helped.tolist()) if game[0] not in going])
+
+
+def _row(pair, white, board, end, points, help):
     return dict(pair=pair, white=white, points=points if white else 1 - points, ended_by=end, plies=len(board.move_stack),
                 helped=help[0], their_help=help[1], moves=' '.join(m.uci() for m in board.move_stack))
 
@@ -178,7 +201,12 @@ def _match_lines(
             f'ended by {", ".join(f"{name} {n}" for name, n in ends.items())}', *(helped if r['helped'] or games.their_help.sum() else [])]
 
 # %% ../../nbs/apps/03_match.ipynb #be857ef7
-_SECONDS = 10.0   # for the start of an engine, and for exceeding its limit
+_SECONDS = 10.0   # for the start of an engine
+
+class _Engine(chess.engine.SimpleEngine):
+    "Is waited for in any case: python-chess waits without end where only nodes or depth are limited."
+    def _timeout_for(self, limit): return _PATIENCE
+
 
 class _XBoard(chess.engine.XBoardProtocol):
     "Also for engines that cannot be given a position: here all games begin at the first move."
@@ -187,12 +215,12 @@ class _XBoard(chess.engine.XBoardProtocol):
 
 @contextmanager
 def _running(path, options, limit, protocol=chess.engine.UciProtocol):
-    try: engine = chess.engine.SimpleEngine.popen(protocol, str(path), timeout=_SECONDS)
+    try: engine = _Engine.popen(protocol, str(path), timeout=_SECONDS)
     except (chess.engine.EngineError, TimeoutError, OSError) as e:
-        raise ValueError(f'{path} does not work as a chess engine: {e or type(e).__name__}') from None
+        raise ValueError(f'{path} does not work as a chess engine: {str(e) or type(e).__name__}') from None
     with closing(engine):
         engine.configure({k: v for k, v in options.items() if k in engine.options})
-        yield _engine_side(engine, limit)
+        yield _engine_side(engine, limit, path)
 
 
 def _level(name, default, most):
@@ -250,11 +278,21 @@ def _match_pgn(
 def run_match(
     config: EvalConfig, # model, opponent, games, and how
 ) -> pd.DataFrame:      # see `play_match`
-    "Play, print and write."
+    "Play, print and write. When the opponent is lost, what has ended is printed and written, and EngineLost says how much that is."
     files = output_files(config.output, 'match', ('json', 'csv', 'pgn'))
     with _opponent_side(config) as theirs:
         ours = model_side(load_player(_settings(config, config.model)))
-        games = play_match(ours, theirs, config.games//2, config.seed, config.max_plies)
+        try: games = play_match(ours, theirs, config.games//2, config.seed, config.max_plies)
+        except EngineLost as e:
+            seen = f': see {config.output}' if len(e.games) and config.output else ''
+            e.add_note(f'{len(e.games)//2} of {config.games//2} pairs had ended{seen}')
+            if len(e.games): _tell(config, e.games, files)
+            raise
+    _tell(config, games, files)
+    return games
+
+
+def _tell(config, games, files):
     how = 'greedy' if not config.temperature else f'T {config.temperature:g}'
     print('\n'.join(_match_lines(f'{config.model} against {config.opponent}; {how}; seed {config.seed}; a draw after {config.max_plies} half-moves', games)))
     for kind, file in files.items():
@@ -263,4 +301,3 @@ def run_match(
         else:
             result = {k: None if isinstance(v, float) and math.isinf(v) else v for k, v in _summarize_match(games).items()}
             file.write_text(json.dumps(dict(config=asdict(config), result=result, games=games.to_dict('records')), indent=1), encoding='utf-8')
-    return games

@@ -10,6 +10,7 @@ __all__ = ['FAULTS', 'ENDS', 'play_move', 'Game', 'self_play', 'summarize_play',
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import zip_longest
 import chess
 import pandas as pd
@@ -398,10 +399,15 @@ def look_ahead(
         if not line and (thought := player.help(question, draw=draw)).moves: yield thought, (thought.moves[0][0],)
 
 # %% ../../nbs/apps/01_play.ipynb #15ac15cb
+@cache
+def _every_core(): return torch.get_num_threads()   # those that torch had at first
+
+
 def load_player(
     config: UciConfig,                 # model, device, threads; the rest is for `Player`
     log: Callable = lambda text: None, # see `Player`
 ) -> Player:
     "A player by the name of its weights."
-    if config.threads: torch.set_num_threads(config.threads)
+    cores = _every_core()
+    torch.set_num_threads(config.threads or cores)
     return Player(*load_model(config.model, pick_device(config.device)), config, log)

@@ -213,7 +213,8 @@ def _think(
 ) -> tuple[str, ...]:  # the move, and the expected reply, where there is one
     "The move of the model; its thoughts are reported on the way."
     if not any(search.board.legal_moves):
-        say('info depth 0 score ' + ('mate 0' if search.board.is_check() else 'cp 0'))
+        refused, end = not search.board.kings, 'mate 0' if search.board.is_check() else 'cp 0'
+        say('info string the position was refused: there is no move' if refused else f'info depth 0 score {end}')
         return ('0000',)
     line, depth = (), search.go.depth or (_DEEPEST if search.waits else 1 + config.ponder)
     for thought, line in look(player, search.board, search.go.only, search.board.ply(), min(max(depth, 1), _DEEPEST)):
@@ -282,7 +283,9 @@ class _Commands(_Ears):
     def _quit(self, rest): self.quit()
     def _register(self, rest): pass                          # everybody may use it
     def _ucinewgame(self, rest): self.board = chess.Board()  # nothing else is remembered from game to game
-    def _position(self, rest): self.board = _read_position(rest)
+    def _position(self, rest):
+        self.board = chess.Board(None)           # an empty one, should the new one be refused
+        self.board = _read_position(rest)
 
     def _uci(self, rest):
         for line in [f'id name rookworld_nb {__version__} {self.config.model}', 'id author the rookworld_nb authors',

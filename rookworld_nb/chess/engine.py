@@ -93,7 +93,7 @@ def _best_lines(engine, fen, uci, nodes, multipv):
 
 # %% ../../nbs/chess/05_engine.ipynb #b23de289
 class EngineLost(RuntimeError):
-    "An engine died or hung a second time: there will be no more answers."
+    "An engine died or hung, and is not started once more: there will be no more answers."
 
 
 # the engine died, is dying, did not start in time, or could not be run
