@@ -206,8 +206,10 @@ def read_config(
     choices = {c.name: c for c in describe(cls)}
     flags = {name: value if isinstance(value, bool) else parse_value(choices[name], value)
              for name, value in given.items() if name in choices}
-    values = ((_from_file(cls, file) if file else {})
-              | _from_environment(cls, os.environ if environ is None else environ) | flags)
+    said = _from_environment(cls, os.environ if environ is None else environ) | flags
+    if run and (other := said.pop('output_dir', None)) and Path(other).resolve() != Path(run).resolve():
+        raise ValueError(f'--resume goes on in {run}; --output_dir {other} would be another run: leave it out')
+    values = (_from_file(cls, file) if file else {}) | said
     return cls(**values), dict(resume=Path(run), allow_config_change=allow) if run else {}
 
 
