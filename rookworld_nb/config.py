@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Share', 'Positive', 'PositiveShare', 'NotNegative', 'BelowOne', 'Reward', 'Whole', 'Seed', 'Threads', 'Count',
-           'CountOrAuto', 'GroupSize', 'MultiPV', 'Name', 'Device', 'OUTSIDE_BASELINES', 'TINY', 'SWITCH', 'kind_of',
-           'complaint', 'groups_of', 'flat_config', 'Config', 'TrainFront', 'TrainRows', 'TrainSampling',
+           'CountOrAuto', 'Size', 'GroupSize', 'MultiPV', 'Name', 'Device', 'OUTSIDE_BASELINES', 'TINY', 'SWITCH',
+           'kind_of', 'complaint', 'groups_of', 'flat_config', 'Config', 'TrainFront', 'TrainRows', 'TrainSampling',
            'TrainRewards', 'TrainEngine', 'TrainAdvantages', 'TrainLoss', 'TrainKL', 'TrainUpdates', 'TrainWatching',
            'TrainHealth', 'TrainMachine', 'TrainConfig', 'PretrainFront', 'PretrainRows', 'PretrainTargets',
            'PretrainUpdates', 'PretrainWatching', 'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig',
@@ -56,7 +56,8 @@ Seed = Annotated[int, _Rule('between 0 and 4294967295', lambda v: 0 <= v < 2**32
 Threads = Annotated[int, _Rule('between 0 and 1024', lambda v: 0 <= v <= 1024)]
 Count = Annotated[int, _Rule('1 or more', lambda v: v >= 1)]
 CountOrAuto = Count|Literal['auto']
-GroupSize = Annotated[int, _Rule('2 or more (a completion is judged against its own group)', lambda v: v >= 2)]
+Size = Annotated[int, _Rule('between 1 and 65536', lambda v: 1 <= v <= 2**16)]
+GroupSize = Annotated[int, _Rule('between 2 and 65536 (a completion is judged against its own group)', lambda v: 2 <= v <= 2**16)]
 MultiPV = Annotated[int, _Rule('between 1 and 5', lambda v: 1 <= v <= 5)]
 Name = Annotated[str, _Rule('a name or a path', lambda v: bool(v.strip()))]
 Device = _like("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'", r'auto|cpu|mps|cuda(:\d+)?')
@@ -186,7 +187,7 @@ class TrainFront:
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0              # CPU threads; 0 uses every core
     max_steps: Count = 320            # how many steps to train
-    prompts_per_step: Count = 8       # prompts per step (P)
+    prompts_per_step: Size = 8        # prompts per step (P)
     group_size: GroupSize = 8         # completions sampled per prompt (G)
     env_ratio: Share = 0.25           # share of A prompts (environment); the rest are P (policy)
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
@@ -214,11 +215,11 @@ class TrainRows:
 @dataclass(frozen=True, kw_only=True)
 class TrainSampling:
     "How long and how varied completions are; A may differ from P."
-    max_new_tokens: Count = 144       # tokens a completion may have, end token included
+    max_new_tokens: Size = 144        # tokens a completion may have, end token included
     vocabulary: Literal['full', 'task'] = 'full' # sample from all tokens, or from those that an answer can use; the loss, KL and entropy see the same
     top_k: Whole = 0                  # sample from the k most likely tokens; 0 from all
     top_p: PositiveShare = 1.0        # sample from the most likely tokens that together have this probability; 1 from all
-    env_max_new_tokens: Count|None = None # max_new_tokens of A prompts; None is that of P
+    env_max_new_tokens: Size|None = None # max_new_tokens of A prompts; None is that of P
     env_temperature: Positive|None = None # temperature of A prompts; None is that of P
     env_top_k: Whole|None = None      # top_k of A prompts; None is that of P
     env_top_p: PositiveShare|None = None # top_p of A prompts; None is that of P
@@ -524,8 +525,8 @@ class EvalConfig(Config):
     engine: bool = False            # let Stockfish judge the choices of P too: best_move_engine, regret_engine
     nodes: Count = 10000            # search nodes per position, also of a UCI engine as opponent
     stockfish_path: str|None = None # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
-    max_new_tokens: Count = 144     # tokens an answer may have, end token included
-    env_max_new_tokens: Count|None = None # max_new_tokens of A prompts; None is that of P
+    max_new_tokens: Size = 144      # tokens an answer may have, end token included
+    env_max_new_tokens: Size|None = None # max_new_tokens of A prompts; None is that of P
     batch_size: Count = 256         # prompts answered at once; greedy results are the same for any
     seed: Seed = 0                  # of sampling, intervals and tests, and of the choice of rows
     device: Device = 'auto'         # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
