@@ -171,7 +171,7 @@ class Config:
     ) -> 'Config': # checked like any other
         "Read a configuration back. Raises ValueError naming the first field that does not exist or is out of place."
         try: values = json.loads(text, object_pairs_hook=_once)
-        except json.JSONDecodeError as e: raise ValueError(f'a configuration must be JSON: {e}') from None
+        except (json.JSONDecodeError, RecursionError) as e: raise ValueError(f'a configuration must be JSON: {e}') from None
         if not isinstance(values, dict):
             raise ValueError(f'a configuration must be a JSON object, not {text.strip()[:40]!r}')
         return cls(**_checked_places(cls, values))
