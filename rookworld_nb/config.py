@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['Share', 'Positive', 'PositiveShare', 'NotNegative', 'BelowOne', 'Reward', 'Whole', 'Seed', 'Threads', 'Count',
-           'CountOrAuto', 'GroupSize', 'MultiPV', 'Refills', 'Name', 'Device', 'OUTSIDE_BASELINES', 'TINY', 'SWITCH',
-           'kind_of', 'complaint', 'groups_of', 'flat_config', 'Config', 'TrainFront', 'TrainRows', 'TrainSampling',
-           'TrainRewards', 'TrainEngine', 'TrainAdvantages', 'TrainLoss', 'TrainKL', 'TrainUpdates', 'TrainWatching',
-           'TrainHealth', 'TrainMachine', 'TrainConfig', 'PretrainFront', 'PretrainRows', 'PretrainTargets',
-           'PretrainUpdates', 'PretrainWatching', 'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig',
-           'SweepConfig', 'ExportConfig', 'UciConfig', 'Choice', 'describe', 'parse_value', 'command_line']
+           'CountOrAuto', 'Size', 'GroupSize', 'MultiPV', 'Refills', 'Name', 'Device', 'OUTSIDE_BASELINES', 'TINY',
+           'SWITCH', 'kind_of', 'complaint', 'groups_of', 'flat_config', 'Config', 'TrainFront', 'TrainRows',
+           'TrainSampling', 'TrainRewards', 'TrainEngine', 'TrainAdvantages', 'TrainLoss', 'TrainKL', 'TrainUpdates',
+           'TrainWatching', 'TrainHealth', 'TrainMachine', 'TrainConfig', 'PretrainFront', 'PretrainRows',
+           'PretrainTargets', 'PretrainUpdates', 'PretrainWatching', 'PretrainConfig', 'DataConfig', 'EvalConfig',
+           'ReportConfig', 'SweepConfig', 'ExportConfig', 'UciConfig', 'Choice', 'describe', 'parse_value',
+           'command_line']
 
 # %% ../nbs/00_config.ipynb #714228a5
 import functools
@@ -56,7 +57,8 @@ Seed = Annotated[int, _Rule('between 0 and 4294967295', lambda v: 0 <= v < 2**32
 Threads = Annotated[int, _Rule('between 0 and 1024', lambda v: 0 <= v <= 1024)]
 Count = Annotated[int, _Rule('1 or more', lambda v: v >= 1)]
 CountOrAuto = Count|Literal['auto']
-GroupSize = Annotated[int, _Rule('2 or more (a completion is judged against its own group)', lambda v: v >= 2)]
+Size = Annotated[int, _Rule('between 1 and 65536', lambda v: 1 <= v <= 2**16)]
+GroupSize = Annotated[int, _Rule('between 2 and 65536 (a completion is judged against its own group)', lambda v: 2 <= v <= 2**16)]
 MultiPV = Annotated[int, _Rule('between 1 and 5', lambda v: 1 <= v <= 5)]
 Refills = Annotated[int, _Rule('between 0 and 50', lambda v: 0 <= v <= 50)]
 Name = Annotated[str, _Rule('a name or a path', lambda v: bool(v.strip()))]
@@ -171,7 +173,7 @@ class Config:
     ) -> 'Config': # checked like any other
         "Read a configuration back. Raises ValueError naming the first field that does not exist or is out of place."
         try: values = json.loads(text, object_pairs_hook=_once)
-        except json.JSONDecodeError as e: raise ValueError(f'a configuration must be JSON: {e}') from None
+        except (json.JSONDecodeError, RecursionError) as e: raise ValueError(f'a configuration must be JSON: {e}') from None
         if not isinstance(values, dict):
             raise ValueError(f'a configuration must be a JSON object, not {text.strip()[:40]!r}')
         return cls(**_checked_places(cls, values))
@@ -187,7 +189,7 @@ class TrainFront:
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0              # CPU threads; 0 uses every core
     max_steps: Count = 320            # how many steps to train
-    prompts_per_step: Count = 8       # prompts per step (P)
+    prompts_per_step: Size = 8        # prompts per step (P)
     group_size: GroupSize = 8         # completions sampled per prompt (G)
     env_ratio: Share = 0.25           # share of A prompts (environment); the rest are P (policy)
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
@@ -215,11 +217,11 @@ class TrainRows:
 @dataclass(frozen=True, kw_only=True)
 class TrainSampling:
     "How long and how varied completions are; A may differ from P."
-    max_new_tokens: Count = 144       # tokens a completion may have, end token included
+    max_new_tokens: Size = 144        # tokens a completion may have, end token included
     vocabulary: Literal['full', 'task'] = 'full' # sample from all tokens, or from those that an answer can use; the loss, KL and entropy see the same
     top_k: Whole = 0                  # sample from the k most likely tokens; 0 from all
     top_p: PositiveShare = 1.0        # sample from the most likely tokens that together have this probability; 1 from all
-    env_max_new_tokens: Count|None = None # max_new_tokens of A prompts; None is that of P
+    env_max_new_tokens: Size|None = None # max_new_tokens of A prompts; None is that of P
     env_temperature: Positive|None = None # temperature of A prompts; None is that of P
     env_top_k: Whole|None = None      # top_k of A prompts; None is that of P
     env_top_p: PositiveShare|None = None # top_p of A prompts; None is that of P
@@ -525,8 +527,8 @@ class EvalConfig(Config):
     engine: bool = False            # let Stockfish judge the choices of P too: best_move_engine, regret_engine
     nodes: Count = 10000            # search nodes per position, also of a UCI engine as opponent
     stockfish_path: str|None = None # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
-    max_new_tokens: Count = 144     # tokens an answer may have, end token included
-    env_max_new_tokens: Count|None = None # max_new_tokens of A prompts; None is that of P
+    max_new_tokens: Size = 144      # tokens an answer may have, end token included
+    env_max_new_tokens: Size|None = None # max_new_tokens of A prompts; None is that of P
     batch_size: Count = 256         # prompts answered at once; greedy results are the same for any
     seed: Seed = 0                  # of sampling, intervals and tests, and of the choice of rows
     device: Device = 'auto'         # auto (a GPU if there is one), cpu, cuda, cuda:N or mps

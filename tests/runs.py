@@ -37,11 +37,20 @@ def clean(**more):
     return {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'} | more
 
 
+ALONE = [sys.executable, '-m', 'rookworld_nb.apps.cli']
+
 def call_alone(command, *args, cwd, **environ):
     "Run a command in a Python process that knows nothing yet: (exit code, stdout, stderr). Most of its time goes into imports."
-    code = f'import sys; from rookworld_nb.apps.cli import {command}_command as command; sys.exit(command())'
-    done = subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, env=clean(**environ), capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
+    done = subprocess.run([*ALONE, command, *map(str, args)], cwd=cwd, env=clean(**environ), capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout, done.stderr
+
+
+def call_unread(command, *args, cwd):
+    "The same with a closed pipe as standard output, as `| head -1` leaves it: (exit code, stderr)."
+    process = subprocess.Popen([*ALONE, command, *map(str, args)], cwd=cwd, env=clean(), text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    err = process.stderr.read()
+    return process.wait(SECONDS), err
 
 
 def _behave(command, args, cwd, environ, before, folder):

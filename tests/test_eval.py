@@ -12,7 +12,7 @@ from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.measure.suites import SUITES, mate_example
 from rookworld_nb.chess.tasks import PolicyAnswer, parse_prompt
 from rookworld_nb.lm.tokenizer import load_tokenizer
-from runs import call, call_alone
+from runs import call, call_alone, call_unread
 
 PUBLISHED = [   # Black's best move is the worst of its candidates, White's is the best
     'P: 1b1k4/6p1/1P3pp1/2P1n3/4RP1r/8/2K5/4B3 b - - 1 60 M: e5d7 h4h2 h4g4 g6g5 h4h8 E: -2.76 3.6 4.08 -3.55 0.0 B: g6g5',
@@ -61,6 +61,13 @@ def test_bad_usage_is_one_line(case, tmp_path):
     code, out, err = call('eval', *args, cwd=tmp_path)
     assert code == 2, err
     assert err.startswith('rookworld_eval: ') and err.count('\n') == 1 and said in err, err
+
+
+def test_nobody_reads_what_is_printed(tmp_path):
+    "As `| head -1` leaves it: the results are written."
+    (tmp_path/'rows.txt').write_text('\n'.join(PUBLISHED))
+    assert call_unread('eval', '--model', make_model(tmp_path/'m'), '--data', 'rows.txt', '--output', 'out.json', cwd=tmp_path) == (0, '')
+    assert json.loads((tmp_path/'out.json').read_text())['metrics']
 
 
 def test_compare_two_models(tmp_path):

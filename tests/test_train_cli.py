@@ -5,7 +5,7 @@ from unittest.mock import patch
 import pytest
 from rookworld_nb.config import TrainConfig
 from rookworld_nb.run import train
-from runs import Started, some_positions, wait_until
+from runs import Started, call_unread, some_positions, wait_until
 
 CHOICES = '--prompts_per_step 2 --group_size 2 --eval_prompts 4 --save_every 1000 --threads 1'.split()
 
@@ -44,6 +44,14 @@ def test_interrupted_in_the_first_evaluation(data, tmp_path):
     assert process.returncode == 130, err
     assert err == 'rookworld_train: interrupted; kept in run: go on with rookworld_train --resume run\n'
     assert (tmp_path/'run/config.json').exists() and not (tmp_path/'run/eval.jsonl').exists()
+
+
+def test_nobody_reads_what_is_printed(data, tmp_path):
+    assert call_unread('train', *CHOICES, '--data', data, '--output_dir', 'run', '--max_steps', 2, cwd=tmp_path) == (0, '')
+    assert (tmp_path/'run/checkpoints/step-2').is_dir() and (tmp_path/'run/report.html').exists()
+    assert [l[:11] for l in (tmp_path/'run/train.log').read_text().splitlines()][1:] == ['Step    1 |', 'Step    2 |']
+    assert call_unread('train', '--help', 'all', cwd=tmp_path) == (0, '')
+    assert call_unread('train', '--resume', 'nowhere', cwd=tmp_path) == (2, 'rookworld_train: nowhere is not a run directory: it has no config.json\n')
 
 
 @pytest.mark.parametrize('case, says', [

@@ -27,6 +27,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, PretrainConfig, ReportConfig,
                                  SweepConfig, TrainConfig, UciConfig, describe, groups_of, kind_of, parse_value)
+from ..files import while_read
 from ..run.health import HealthError
 
 # %% ../../nbs/apps/05_cli.ipynb #2714755a
@@ -183,7 +184,7 @@ def read_config(
 ) -> tuple[Config, dict]:        # the checked configuration; how to resume, as keyword arguments of `train`: empty without --resume
     "Flag over environment over file over default. Raises ValueError or FileNotFoundError, never exits (but for --help)."
     if (words := _help_words(args)) is not None:
-        make_parser(cls, prog, positional, resume, words).print_help()
+        with while_read(): make_parser(cls, prog, positional, resume, words).print_help()
         raise SystemExit(0)
     given, unknown = make_parser(cls, prog, positional, resume).parse_known_args(_canonical(args, cls))
     if unknown:
@@ -205,8 +206,10 @@ def read_config(
     choices = {c.name: c for c in describe(cls)}
     flags = {name: value if isinstance(value, bool) else parse_value(choices[name], value)
              for name, value in given.items() if name in choices}
-    values = ((_from_file(cls, file) if file else {})
-              | _from_environment(cls, os.environ if environ is None else environ) | flags)
+    said = _from_environment(cls, os.environ if environ is None else environ) | flags
+    if run and (other := said.pop('output_dir', None)) and Path(other).resolve() != Path(run).resolve():
+        raise ValueError(f'--resume goes on in {run}; --output_dir {other} would be another run: leave it out')
+    values = (_from_file(cls, file) if file else {}) | said
     return cls(**values), dict(resume=Path(run), allow_config_change=allow) if run else {}
 
 
@@ -265,7 +268,10 @@ def _run_command(
     "Run a command and say in one line what went wrong, if anything did."
     _print_anything()
     try:
-        with _interruptible(): work()
+        with _interruptible():
+            try: work()
+            finally:
+                with while_read(): pass     # what still waits to be printed
     except KeyboardInterrupt as e: error, code, text = e, 130, 'interrupted' + f': {_sentence(e)}' * bool(e.args)
     except Exception as e:
         begun = bool(getattr(e, '__notes__', ()))
@@ -301,8 +307,8 @@ def _finish_run(run):
     except Exception as e:
         e.add_note(f'the run itself is complete in {run}')
         raise
-    print('\n'.join(['', *headlines(found), conclusion(found), *_comparison_lines(comparison_table(found)), '',
-                     f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
+    with while_read(): print('\n'.join(['', *headlines(found), conclusion(found), *_comparison_lines(comparison_table(found)), '',
+        f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
 
 
 @contextlib.contextmanager

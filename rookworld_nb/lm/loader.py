@@ -84,7 +84,7 @@ def load_weights(
     tensors: Mapping,              # a checkpoint: name to float tensor, linear weights [in, out]
     files: Mapping|None = None,    # the file of each tensor, for messages
 ) -> None:
-    "Copy a GPT-2 checkpoint into a model: all of it, nothing else, every shape checked."
+    "Copy a GPT-2 checkpoint into a model: all of it, nothing else, every shape and every number checked."
     names, ours = _our_names(tensors), {name: p.detach() for name, p in model.named_parameters()}
     def at(name): return f'{files[name]}: ' if files else ''
     if head := names.pop('lm_head.weight', None): names.setdefault('wte.weight', head)
@@ -101,6 +101,7 @@ def load_weights(
     for short in sorted(ours, key=lambda short: -ours[short].numel()):
         name, target = names[short], ours[short].T if _LINEAR.fullmatch(short) else ours[short]
         target.copy_(stored(name, target))
+        if not all(end.isfinite() for end in ours[short].aminmax()): raise ValueError(f'{at(name)}tensor {name} holds values that are not finite')
         if short == 'wte.weight' and head not in (None, name) and not _equal(target, stored(head, target)):
             raise ValueError(f'{at(head)}tensor lm_head.weight differs from wte.weight: only a tied head is supported')
 

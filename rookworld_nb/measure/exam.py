@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from ..config import EvalConfig
-from ..files import read_json
+from ..files import read_json, while_read
 from ..page import document, escaped, frame_html
 from ..chess.engine import EngineLost, find_engine
 from ..chess.dataset import Example, audit_labels, load_rows
@@ -269,7 +269,7 @@ def run_evaluation(
     config: EvalConfig,      # every choice
     further: Callable|None = None, # (model name, config) -> more rows for the table, such as those of self-play
 ) -> pd.DataFrame:           # columns model, decoding, metric, value, low, high, n, task, slice; trivial answers have decoding '-'
-    "Ask, judge, print and write."
+    "Ask, judge, write and print."
     if config.threads: torch.set_num_threads(config.threads)
     output_files(config.output)
     rows, sources = _eval_rows(config), _sources(config)
@@ -286,8 +286,8 @@ def run_evaluation(
     metrics = metrics[['model', 'decoding', *metrics.columns.drop(['model', 'decoding'])]]
     changes = _changes(*judged.values(), config.seed) if config.compare else None
     title, notes = _title(config, models, rows), [n for n in (*(_seen_note(rows, s, config.data == 'positions' and not config.suite) for s in sources.values()), _label_note(rows)) if n]
-    _print(title, notes, metrics, models, changes)
     first = next(iter(judged[models[0]].values()))
     def page(): return _eval_page(title, notes, metrics, models, changes, _receipts(_worst_answers(first, rows), rows))
     _write(config, rows, metrics, changes, page)
+    with while_read(): _print(title, notes, metrics, models, changes)
     return metrics

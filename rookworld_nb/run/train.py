@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 from ..config import OUTSIDE_BASELINES, TrainConfig
-from ..files import Interrupt, read_rows, write_at_once
+from ..files import Interrupt, read_rows, while_read, write_at_once
 from ..chess.dataset import Example, load_rows
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
@@ -60,7 +60,8 @@ class RunLog:
         line: str, # for the reader
     ) -> None:
         "Print a line, unless the run is watched, and keep it in train.log."
-        if not self.watch: tqdm.write(line, file=sys.stdout)
+        with while_read():
+            if not self.watch: tqdm.write(line, file=sys.stdout)
         with open(self.directory/'train.log', 'a', encoding='utf-8') as f: f.write(line + '\n')
 
     def rewind(self,
