@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from huggingface_hub import constants
 from huggingface_hub.errors import (EntryNotFoundError, GatedRepoError, HfHubHTTPError, HFValidationError,
@@ -84,7 +84,9 @@ class Interrupt:
 
     def _ask(self, number, frame):
         if self.asked and not self.repeated or not self.patient: raise KeyboardInterrupt
-        self.asked = True
+        first, self.asked = not self.asked, True
+        if first and os.environ.get('RANK', '0') == '0':
+            with suppress(OSError): os.write(2, b'stops after this step' + b'; once more stops at once and saves nothing' * (not self.repeated) + b'\n')     # print may be at work already
 
     @contextmanager
     def at_once(self):

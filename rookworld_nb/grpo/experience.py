@@ -51,6 +51,9 @@ def _count_up(used, kind):
     return used[kind] - 1
 
 
+def _by_task(skipped): return dict(skipped) if isinstance(skipped, dict) else dict(P=skipped, A=0)   # old runs had one count for both
+
+
 def _rare_is_due(rare, others, share): return rare + 1 <= share*(others + rare + 1)
 
 
@@ -110,8 +113,7 @@ class PromptSource:
         state: dict, # from `state_dict`
     ) -> None:
         "Continue where another source was."
-        self.used, skipped, self.success = dict(rare=0) | state['used'], state['skipped'], copy.deepcopy(state['success'])   # old runs had no rare ones
-        self.skipped = dict(skipped) if isinstance(skipped, dict) else dict(P=skipped, A=0)   # and one count for both tasks
+        self.used, self.skipped, self.success = dict(rare=0) | state['used'], _by_task(state['skipped']), copy.deepcopy(state['success'])   # old runs had no rare ones
 
 # %% ../../nbs/grpo/04_experience.ipynb #e4b7fca5
 def task_counts(

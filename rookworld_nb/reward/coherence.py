@@ -65,18 +65,15 @@ def score_by_rules(
     return Score(min(0.8, math.fsum(parts.values())), parts, found[0] if not shares['legal'] else '; '.join(found), about)
 
 # %% ../../nbs/reward/03_coherence.ipynb #8ade1ce3
-_MOST = 0.995   # of a reward for P that the rules pay beside a label: only an exact answer earns 1
-
 def add_coherence(
     found: Score,      # by a label
     prompt: str,       # that was answered
     completion: str,   # what the model wrote
     share: float,      # of the total that the rules pay, 0 to 1
     weights: dict|None = None, # that `found` was made with; None is `WEIGHTS`
-) -> Score:            # between both totals, below 1; exact answers and A stay as they are
+) -> Score:            # between both totals; exact answers and A stay as they are
     "Let the rules pay a share of P, for an answer that agrees with itself."
     if not share or found.total == 1 or isinstance(found.about[0], EnvTask): return found
-    share = min(share, _MOST)
     own, mixed = score_by_rules(prompt, completion, weights), lambda a, b: {n: (1 - share)*a.get(n, 0.) + share*b.get(n, 0.) for n in {**a, **b}}
     of = found.about[3] | {'P': mixed(found.about[3]['P'], RULES_WEIGHTS)}
     reasons = dict.fromkeys([*found.reason.split('; '), *own.reason.split('; ')])    # both may say that B is illegal
