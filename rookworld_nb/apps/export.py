@@ -295,6 +295,7 @@ def export_model(
     weights = _weights_of(config.run)
     model, tokenizer = load_model(weights)
     card = _model_card(_provenance(config.run, weights), model, tokenizer, config.push or out.name, config.license)
+    made = [p for p in (out, *out.parents) if not p.exists()]
     out.mkdir(parents=True, exist_ok=True)
     try:
         save_model(model, tokenizer, out, dtype)
@@ -304,6 +305,7 @@ def export_model(
         _check_export(out, model, dtype)
     except BaseException:
         for p in out.iterdir(): p.unlink()
+        for p in made: p.rmdir()
         raise
     if config.push: _push_model(out, config.push, config.public)
     return out
