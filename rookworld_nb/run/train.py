@@ -60,8 +60,7 @@ class RunLog:
         line: str, # for the reader
     ) -> None:
         "Print a line, unless the run is watched, and keep it in train.log."
-        with while_read():
-            if not self.watch: tqdm.write(line, file=sys.stdout)
+        with while_read(): self.watch or tqdm.write(line, file=sys.stdout)
         with open(self.directory/'train.log', 'a', encoding='utf-8') as f: f.write(line + '\n')
 
     def rewind(self,
