@@ -7,7 +7,7 @@ import chess.pgn
 import pandas as pd
 import pytest
 from rookworld_nb.chess.engine import find_engine
-from runs import call
+from runs import call, call_unread
 from test_eval import make_model
 
 INSTALLED = {'path': True, 'stockfish:0': find_engine(), 'fairymax:1': shutil.which('fairymax') or shutil.which('/usr/games/fairymax')}
@@ -91,3 +91,8 @@ def test_bad_usage_is_one_line(case, tmp_path):
     args, said = BAD[case]
     code, out, err = call('eval', *args, cwd=tmp_path)
     assert code == 2 and err.startswith('rookworld_eval: ') and err.count('\n') == 1 and said in err, err
+
+
+def test_a_match_that_nobody_reads_is_written(tmp_path):
+    code, err = call_unread('eval', '--model', 'nano', '--games', 2, '--opponent', 'random', '--max_plies', 4, '--output', 'out', cwd=tmp_path)
+    assert code == 0 and 'Error' not in err and sorted(f.suffix for f in (tmp_path/'out').iterdir()) == ['.csv', '.json', '.pgn']

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 from ..config import EvalConfig, UciConfig
+from ..files import while_read
 from ..chess.positions import position_key
 from ..chess.engine import EngineLost, find_engine
 from ..measure.measures import wilson
@@ -293,11 +294,11 @@ def run_match(
 
 
 def _tell(config, games, files):
-    how = 'greedy' if not config.temperature else f'T {config.temperature:g}'
-    print('\n'.join(_match_lines(f'{config.model} against {config.opponent}; {how}; seed {config.seed}; a draw after {config.max_plies} half-moves', games)))
     for kind, file in files.items():
         if kind == 'csv': games.to_csv(file, index=False)
         elif kind == 'pgn': file.write_text(_match_pgn(games, (config.model, config.opponent)), encoding='utf-8')
         else:
             result = {k: None if isinstance(v, float) and math.isinf(v) else v for k, v in _summarize_match(games).items()}
             file.write_text(json.dumps(dict(config=asdict(config), result=result, games=games.to_dict('records')), indent=1), encoding='utf-8')
+    how = 'greedy' if not config.temperature else f'T {config.temperature:g}'
+    with while_read(): print('\n'.join(_match_lines(f'{config.model} against {config.opponent}; {how}; seed {config.seed}; a draw after {config.max_plies} half-moves', games)))
