@@ -20,7 +20,7 @@ from runs import some_positions, unmeasured
 COMMON = dict(seed=10, temperature=1.5, max_steps=2, max_refills=0, prompts_per_step=2, group_size=4, env_ratio=0.5, learning_rate=1e-3, warmup_steps=1, eval_prompts=2, log_completions=1, threads=1, kl_coef=0.0)
 NEEDS = {  # what must be switched on for an option to be seen
     '': dict(max_steps=1), 'second': {}, 'kl': dict(kl_coef=0.1), 'steered': dict(max_steps=3, kl_coef=0.1, kl_controller='ziegler', kl_target=0.01, kl_horizon=20), 'value': dict(baseline='value'),
-    'far': dict(max_steps=1, inner_steps=4, learning_rate=5e-3), 'normal': dict(normalize_rewards=True, ema_warmup_steps=0), 'again': dict(max_positions=8, difficulty_filter=True, max_steps=8)}
+    'far': dict(max_steps=1, inner_steps=4, learning_rate=5e-3), 'normal': dict(normalize_rewards=True, ema_warmup_steps=0), 'again': dict(max_positions=4, difficulty_filter=True, max_steps=8)}
 NUMBERS = [  # (option, value, what it needs)
     ('temperature', 0.7, ''), ('top_k', 5, ''), ('top_p', 0.9, ''), ('env_temperature', 0.7, ''), ('env_top_k', 3, ''), ('env_top_p', 0.8, ''), ('seed', 1, ''),
     ('group_size', 2, ''), ('prompts_per_step', 3, ''), ('env_ratio', 0.2, ''), ('max_new_tokens', 30, ''), ('env_max_new_tokens', 10, ''), ('learning_rate', 1e-4, ''), ('warmup_steps', 3, ''), ('min_lr_ratio', 1.0, 'second'),
