@@ -11,8 +11,7 @@ def habit(prompt, completion):
     try: evals = parse_completion(prompt, completion, strict=True).evals
     except ValueError: return dict(unreadable=1.)
     found = score_by_rules(prompt, completion)
-    moves, same = 'candidates' in found.reason or 'B ' in found.reason and 'illegal' in found.reason, len(set(evals)) == 1
-    kind = 'coherent' if found.total == 1 else 'wrong_moves' if moves else 'all_equal' if same else 'not_its_best'
+    kind = 'coherent' if found.total == 1 else 'wrong_moves' if 'illegal' in found.reason else 'all_equal' if len(set(evals)) == 1 else 'not_its_best'
     return {kind: 1., 'values': len(set(evals))/len(evals)}
 
 
