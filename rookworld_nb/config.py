@@ -210,6 +210,7 @@ class TrainRows:
     max_refills: Refills = 4          # rounds of replacement per step, at most; 0 to 50
     rare_share: Share = 0.06          # share of A prompts that the rules make beside the data: a move that mates and an illegal one, in turn; play has few of them, and a run that meets few unlearns them
     rare_twins: Literal['none', 'mates', 'all'] = 'none' # which of these are followed by a twin, which counts in rare_share: a move of the same piece in the same position, but one that is legal and does not end the game
+    narrow_share: Share = 0.0         # share of P prompts that are sought among the positions with fewer than 20 legal moves (check, pins, endings), where most moves go wrong; the others come as they are
     difficulty_filter: bool = False   # on later passes, mostly skip prompts whose success rate was outside 20 to 80 %
     success_reward: Reward = 0.5      # a completion with this reward counts as a success
 
@@ -258,7 +259,7 @@ class TrainAdvantages:
     baseline: Literal['group_mean', 'leave_one_out', 'ema', 'adaptive', 'value'] = 'group_mean' # what a reward is compared with
     advantage_scale: Literal['auto', 'group', 'batch', 'none'] = 'auto' # divide by the std of the group, of the batch, or not at all (alias center); auto is group, with baseline ema or value, or with exact_best, batch
     min_std: NotNegative = 0.0        # a smaller std counts as this much
-    exact_best: Literal['off', 'first', 'best'] = 'off' # P: the expectation over all moves instead of the drawn one's term, at the first candidate (answers that name the best move first) or at B, see grpo.exact_best
+    exact_best: Literal['off', 'first', 'candidates', 'best'] = 'off' # P: the expectation over all moves instead of the drawn one's term, at the first candidate (answers that name the best move first), at each candidate (is it legal and new?) or at B, see grpo.exact_best
     gae: bool = True                  # baseline value: generalised advantage estimation; off, the return minus the value
     gamma: Share = 1.0                # GAE: discount per token
     gae_lambda: Share = 0.99          # GAE: 0 trusts the value head, 1 the reward

@@ -71,35 +71,44 @@ def by_hand(nano, batch, config):
     r, G = batch.rollouts, config.group_size
     moves = {w: i for i in range(tokenizer.vocab_size) if re.fullmatch('[a-h][1-8][a-h][1-8][qrbn]?', w := tokenizer.decode([i]))}
     ids = [r.completion_ids[i][r.completion_mask[i]].tolist() for i in range(len(r.completion_ids))]
-    mark = tokenizer.encode(' M: e2e4 E: 0.0 B: e2e4')[0 if config.exact_best == 'first' else -2]
-    place, worth, drawn, R = [], [], [], batch.rewards.flatten().double()
-    for i, text in enumerate(r.completions):
-        e = batch.examples[i//G]
-        where = ids[i].index(mark) + 1 if e.kind == 'P' and mark in ids[i] else None
-        head = tokenizer.decode(ids[i][:where])
-        said = lambda m: f'M: {m} E: 0.0 B: {m}' if config.exact_best == 'first' else f'{head} {m}'
-        w, legal = torch.full((tokenizer.vocab_size,), score_by_rules(e.prompt(), '' if config.exact_best == 'first' else head).total).double(), legal_moves(e.fen)
-        if where:
-            w[[*moves.values()]] = score_by_rules(e.prompt(), said(next(m for m in moves if m not in legal))).total
-            for m in legal: w[moves[m]] = score_by_rules(e.prompt(), said(m)).total
-        place.append(where), worth.append(w), drawn.append(w[ids[i][where]].item() if where else 0.)
-    drawn, loss = torch.tensor(drawn).double(), 0.
+    mark_m, end, mark_b = (tokenizer.encode(' M: e2e4 E: 0.0 B: e2e4')[k] for k in (0, 2, -2))
+    exact, R, total = [], batch.rewards.flatten().double(), lambda e, text: score_by_rules(e.prompt(), text).total
+    for i in range(len(ids)):
+        e, known = batch.examples[i//G], {}     # of this completion: column -> what every token is worth there
+        left, mark = {*legal_moves(e.fen)}, mark_b if config.exact_best == 'best' else mark_m
+        at = ids[i].index(mark) + 1 if e.kind == 'P' and mark in ids[i] else None
+        while at and at < len(ids[i]):
+            w = torch.zeros(tokenizer.vocab_size).double()
+            if config.exact_best == 'candidates':
+                w[[moves[m] for m in left] or [end]] = 1.
+                left -= {tokenizer.decode([ids[i][at]])}
+            else:
+                head = '' if config.exact_best == 'first' else tokenizer.decode(ids[i][:at])
+                said = lambda m: f'M: {m} E: 0.0 B: {m}' if config.exact_best == 'first' else f'{head} {m}'
+                w[:] = total(e, head)
+                w[[*moves.values()]] = total(e, said(next(m for m in moves if m not in left)))
+                for m in left: w[moves[m]] = total(e, said(m))
+            known[at] = w
+            at = at + 1 if config.exact_best == 'candidates' and len(known) < 5 and ids[i][at] in moves.values() else None
+        exact.append(known)
+    drawn, loss = torch.tensor([sum(w[ids[i][t]].item() for t, w in known.items()) for i, known in enumerate(exact)]).double(), 0.
     for p in range(len(batch.examples)):
-        others = [q for q in range(len(batch.examples)) if q != p and place[q*G]]
+        others = [q for q in range(len(batch.examples)) if q != p and exact[q*G]]
         x, y = (torch.cat([v[q*G:q*G+G] - v[q*G:q*G+G].mean() for q in others]) for v in (drawn, R))
-        slope = ((x @ y)/(x @ x)).clamp(0, 2) if config.exact_best == 'first' else 1.
-        usual, rest = (v - v.mean() for v in (R[p*G:p*G+G], (R - slope*drawn)[p*G:p*G+G]))
+        slope = 1. if config.exact_best == 'best' else ((x @ y)/(x @ x)).clamp(0, 2)
         for i in range(p*G, p*G + G):
             prompt = tokenizer.encode(batch.examples[p].prompt(tokenizer.style))
             logp = (model(torch.tensor([prompt + ids[i]]))[0, len(prompt) - 1:-1].double()/config.temperature).log_softmax(-1)
             for t, drawn_id in enumerate(ids[i]):
-                loss = loss - logp[t, drawn_id]*(usual if place[i] is None or t < place[i] else rest)[i - p*G]
-            if place[i]: loss = loss - (G - 1)/G*slope*(logp[place[i]].exp() @ worth[i])
+                left_over = lambda k: R[k] - slope*sum(w[ids[k][u]].item() for j, (u, w) in enumerate(exact[k].items()) if j < places)
+                places = sum(u <= t for u in exact[i])
+                loss = loss - logp[t, drawn_id]*(left_over(i) - sum(map(left_over, range(p*G, p*G + G)))/G)
+                if t in exact[i]: loss = loss - (G - 1)/G*slope*(logp[t].exp() @ exact[i][t])
     (loss/(len(ids)*config.max_new_tokens)).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize('where', ['first', 'best'])
+@pytest.mark.parametrize('where', ['first', 'candidates', 'best'])
 def test_the_gradient_is_that_of_the_formula(nano, rows, where):
     config = replace(CONFIG, exact_best=where, advantage_scale='none', kl_coef=0.0, env_max_new_tokens=None, max_new_tokens=48, temperature=1.5)
     batch, _ = collect(*nano, PromptSource(rows).take('P', 4) + PromptSource(rows).take('A', 1), config, seed=6)     # a seed with illegal moves among the samples
@@ -140,7 +149,7 @@ def test_refusals(nano):
     TrainConfig(exact_best='best', advantage_scale='group', min_std=0.1)
 
 
-@pytest.mark.parametrize('where', ['first', 'best'])
+@pytest.mark.parametrize('where', ['first', 'candidates', 'best'])
 def test_a_step_of_each(nano, rows, where):
     learner = Learner(copy.deepcopy(nano[0]), nano[1], replace(CONFIG, exact_best=where, loss_type='dapo', kl_coef=0.02))
     row, _ = train_step(learner, PromptSource(rows), 1)
@@ -515,16 +524,16 @@ def test_what_is_replayed_is_what_the_start_drew(tmp_path, claim):
 
 
 def test_arms_that_meet_both_tasks(tmp_path, claim):
-    "Half of the rows are A, of these the share that is asked is rare; labels of A are right, and of what was drawn only right answers are learned."
+    "Half of the rows are A, of these the share that is asked is rare, and of P narrow; labels of A are right, and of what was drawn only right answers are learned."
     base = claim_plan.BASE | dict(batch_size=16, replay=0.0)
-    for arm in dict(kind='labels', env_ratio=0.5, rare_share=0.5), dict(kind='rejection', env_ratio=0.5, prompts_per_step=8, group_size=4, max_new_tokens=144):
+    for arm in dict(kind='labels', env_ratio=0.5, rare_share=0.5, narrow_share=0.25), dict(kind='rejection', env_ratio=0.5, prompts_per_step=8, group_size=4, max_new_tokens=144):
         run, learned = claim.Run('S', dict(base=base, arms=dict(S=arm)), 1e-4, 0, tmp_path/arm['kind']), []
         run.learn = learned.extend
         run.advance()
         texts = [run.tokenizer.decode(r.prompt) + run.tokenizer.decode([i for i in r.completion if i != run.tokenizer.eot]) for r in learned]
         A = [claim.parse_row(t) for t in texts if t.startswith('A')]
         assert A and all(Scorer('rules').score([e], [e.completion()])[0].total == 1 for e in A)
-        if arm['kind'] == 'labels': assert len(A) == 8 == len(texts) - len(A) and run.source.used == dict(P=8, A=4, rare=4)
+        if arm['kind'] == 'labels': assert len(A) == 8 == len(texts) - len(A) and run.source.used | dict(seen=0) == dict(P=6, A=4, rare=4, narrow=2, seen=0)
 
 
 def test_rows_of_the_exam_are_kept(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ NUMBERS = [  # (option, value, what it needs)
     ('group_size', 2, ''), ('prompts_per_step', 3, ''), ('env_ratio', 0.2, ''), ('max_new_tokens', 30, ''), ('env_max_new_tokens', 10, ''), ('learning_rate', 1e-4, ''), ('warmup_steps', 3, ''), ('min_lr_ratio', 1.0, 'second'),
     ('weight_decay', 0.1, ''), ('grad_clip', 1e-3, ''), ('inner_steps', 2, ''), ('minibatches', 2, ''), ('entropy_coef', 0.01, ''), ('max_positions', 20, ''),
     ('overlong_buffer', 130, 'between'), ('overlong_penalty', 0.1, 'late'), ('clip_low', 0.01, 'far'), ('clip_high', 0.01, 'far'), ('ema_momentum', 0.1, 'normal'), ('ema_warmup_steps', 3, 'normal'),
-    ('reward_weights', 'regret=0.9 changed=0.9', 'labelled'), ('reward_warmup_steps', 3, ''), ('rare_share', 1.0, ''), ('coherence_share', 0.1, 'labelled'),
+    ('reward_weights', 'regret=0.9 changed=0.9', 'labelled'), ('reward_warmup_steps', 3, ''), ('rare_share', 1.0, ''), ('narrow_share', 1.0, ''), ('coherence_share', 0.1, 'labelled'),
     ('min_std', 0.5, 'grouped'), ('gamma', 0.9, 'value'), ('gae_lambda', 0.5, 'value'), ('value_coef', 1.0, 'value'), ('value_clip', 1e-3, 'moving'), ('success_reward', 0.0, 'again'),
     ('kl_coef', 0.1, 'second'), ('kl_target', 50.0, 'steered'), ('kl_horizon', 50, 'steered'), ('kl_coef_max', 0.1001, 'rising'), ('kl_coef_min', 0.1, 'falling'), ('kl_warmup_steps', 2, 'kl'),
     ('kl_warmup_factor', 0.5, 'warming'), ('reference_refresh_steps', 1, 'kl'), ('reference_mix', 0.1, 'refreshed')]

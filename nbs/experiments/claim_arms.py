@@ -109,7 +109,7 @@ class Run:
                                           reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE) | fields))
         self.model, self.tokenizer = load_model(b['model'], pick_device(b['device']))
         self.start, _ = load_model(b['model'], pick_device(b['device']))
-        self.source = PromptSource(train_rows(b['data'], self.config.env_ratio), seed, rare_share=self.config.rare_share, rare_twins=self.config.rare_twins)
+        self.source = PromptSource(train_rows(b['data'], self.config.env_ratio), seed, rare_share=self.config.rare_share, rare_twins=self.config.rare_twins, narrow_share=self.config.narrow_share)
         if self.kind in ('grpo', 'anchored', 'both'): self.learner = Learner(self.model, self.tokenizer, self.config)
         if self.kind == 'both': self.learner.scorer = MeanScorer()
         self.scorer, self.optimizer = Scorer('rules'), self.learner.optimizer if self.learner else make_optimizer(list(self.model.parameters()), self.config)

@@ -12,7 +12,7 @@ from rookworld_nb.grpo.experience import StepFacts, collect
 from rookworld_nb.grpo.step import Learner, _gradient, make_targets
 from rookworld_nb.lm.loader import load_model
 
-WAYS = ('off', 'first', 'best')
+WAYS = ('off', 'first', 'candidates', 'best')
 
 
 def variances(model, tokenizer, rows, temperature, n):
@@ -22,7 +22,7 @@ def variances(model, tokenizer, rows, temperature, n):
     squares, mean, spent = dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0)
     for k in range(n):
         batch, _ = collect(model, tokenizer, rows, base, seed=k, scorer=learners['off'].scorer)
-        for w in WAYS[k%3:] + WAYS[:k%3]:   # by turns: who comes first may find cold memory
+        for w in WAYS[k%4:] + WAYS[:k%4]:   # by turns: who comes first may find cold memory
             began = time.process_time()
             _gradient(learners[w], batch.rollouts, make_targets(learners[w], batch, StepFacts(1)))
             spent[w] += time.process_time() - began

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from ..config import TrainConfig
 from ..chess.quick_rules import legal_moves
-from ..chess.tasks import PolicyAnswer
+from ..chess.tasks import MAX_MOVES, PolicyAnswer
 from ..reward.scoring import Scorer
 from ..lm.generate import Rollouts, distinct_completions
 from .grpo import group_advantages, reward_scale
@@ -74,6 +74,25 @@ def _with_best(ids, tokenizer):
     head = tokenizer.decode(ids.tolist())
     return lambda move: f'{head} {move}' if move else head
 
+# %% ../../nbs/grpo/08_exact_best.ipynb #a06df8df
+def _candidates(
+    batch: Experience, # P groups of G
+    policy: Tensor,    # (B,) bool, answers to P
+    tokenizer,         # of the model
+) -> tuple[Tensor, Tensor]: # (B, 5) int64, the columns of the candidates, -1: there is none; (B·5, V) float, 1 or 0
+    "Where an answer names candidates, and which tokens are right there: a legal move that it has not named yet; where none is left, the token that ends them."
+    r, (ids, mark, _) = batch.rollouts, move_tokens(tokenizer)
+    end, is_move = tokenizer.encode(PolicyAnswer(('e2e4',), (0.0,), 'e2e4').text(tokenizer.style))[2], set(ids.values())
+    columns, right = torch.full((len(policy), MAX_MOVES), -1), torch.zeros(len(policy), MAX_MOVES, tokenizer.vocab_size)
+    for b, (at, tokens, real) in enumerate(zip(_places(r, policy, mark).tolist(), r.completion_ids.tolist(), r.completion_mask.tolist())):
+        if at < 0: continue
+        left = {ids[m] for m in legal_moves(batch.examples[b//r.group_size].fen)}
+        for j, column in enumerate(range(at, min(at + MAX_MOVES, len(tokens)))):
+            if not real[column] or j and tokens[column - 1] not in is_move: break
+            columns[b, j], right[b, j, sorted(left) or [end]] = column, 1.
+            left.discard(tokens[column])
+    return columns, right.flatten(0, 1)
+
 # %% ../../nbs/grpo/08_exact_best.ipynb #5e244dcd
 def _slopes(
     rewards: Tensor, # (P, G) float
@@ -101,11 +120,11 @@ def _split_advantages(
 # %% ../../nbs/grpo/08_exact_best.ipynb #8e48a30a
 @dataclass
 class ExactMove:
-    "The expectation over all tokens at one place of each completion, and what of the drawn token's advantage it leaves."
-    place: Tensor  # (B,) int64, the column; -1: this completion has none
-    row: Tensor    # (B,) int64, its row of `worth`
+    "The expectation over all tokens at J places of each completion, and what of the drawn tokens' advantages it leaves."
+    place: Tensor  # (B, J) int64, columns from left to right; -1: this completion has none
+    row: Tensor    # (B, J) int64, their rows of `worth`
     worth: Tensor  # (R, K) float, of every token that can be drawn, in units of advantages
-    rest: Tensor   # (B,) float, the advantage that the drawn token keeps, and every token after it
+    rest: Tensor   # (B, J) float, the advantage that the drawn token keeps, and every token after it up to the next place
 
     def select(self,
         rows: Tensor, # (B',) int64
@@ -117,10 +136,11 @@ class ExactMove:
         usual: Tensor, # (B,) float
         width: int,    # T
     ) -> Tensor:       # (B, T) float
-        "The advantage of every token: the usual one before the place, from there on the rest."
-        column = torch.arange(width, device=usual.device)
-        later = (self.place[:, None] >= 0) & (column >= self.place[:, None])
-        return torch.where(later, self.rest[:, None].to(usual.dtype), usual[:, None])
+        "The advantage of every token: the usual one before the first place, from each place on its rest."
+        column, found = torch.arange(width, device=usual.device), usual[:, None].expand(-1, width)
+        for place, rest in zip(self.place.T[..., None], self.rest.T[..., None]):
+            found = torch.where((place >= 0) & (column >= place), rest.to(usual.dtype), found)
+        return found
 
 
 def expected_worth(
@@ -128,13 +148,13 @@ def expected_worth(
     mask: Tensor,    # (U, T) bool, which tokens these are; from the first column on
     which: Tensor,   # (B,) int64, the row of each completion
     exact: ExactMove, # of the B completions
-) -> Tensor:         # (B, T) float, differentiable; 0 away from the place
-    "Sum over a of pi(a) w(a), at the place of each completion."
-    there = ((exact.place >= 0) & mask[which, exact.place.clamp(min=0)]).nonzero()[:, 0]
-    start, column = (mask.sum(1).cumsum(0) - mask.sum(1))[which[there]], exact.place[there]
+) -> Tensor:         # (B, T) float, differentiable; 0 away from the places
+    "Sum over a of pi(a) w(a), at the places of each completion."
+    at, j = ((exact.place >= 0) & mask[which].gather(1, exact.place.clamp(min=0))).nonzero().T
+    start, column = (mask.sum(1).cumsum(0) - mask.sum(1))[which[at]], exact.place[at, j]
     p = logits[start + column].double().softmax(-1)
     values = p.new_zeros(len(which), mask.shape[1])
-    return values.index_put((there, column), torch.linalg.vecdot(p, exact.worth[exact.row[there]].to(p.dtype))).to(logits.dtype)
+    return values.index_put((at, column), torch.linalg.vecdot(p, exact.worth[exact.row[at, j]].to(p.dtype))).to(logits.dtype)
 
 # %% ../../nbs/grpo/08_exact_best.ipynb #7c6d9dde
 def exact_move(
@@ -149,6 +169,10 @@ def exact_move(
     "Worths, slopes and rests of a batch."
     r, G = batch.rollouts, rewards.shape[1]
     policy = torch.tensor([e.kind == 'P' for e in batch.examples], device=r.completion_ids.device).repeat_interleave(G)
+    if config.exact_best == 'candidates':
+        place, worth = by_one(lambda: _candidates(batch, policy, tokenizer))
+        prompt = torch.arange(len(rewards)).repeat_interleave(G*MAX_MOVES)
+        return _in_advantages(place, torch.arange(len(prompt)).view(-1, MAX_MOVES), worth, prompt, r, rewards, config, scale)
     place = _places(r, policy, move_tokens(tokenizer)[1 if config.exact_best == 'first' else 2])
     there = place >= 0
     if config.exact_best == 'first':
@@ -161,16 +185,17 @@ def exact_move(
         prompt, some = rows[there[rows]].cpu()//G, there[rows].long()
         row = ((some.cumsum(0) - 1).clamp(min=0)[inverse]).cpu()
     worth = by_one(lambda: _worths(asked, tokenizer, scorer, step))   # of several ranks one asks, and all know
-    if r.vocabulary is not None: worth = worth[:, r.vocabulary.cpu()]
     if not len(worth): worth, prompt = worth.new_zeros(1, worth.shape[1]), torch.zeros(1, dtype=torch.int64)
-    return _in_advantages(place.cpu(), row, worth, prompt, r, rewards, config, scale)
+    return _in_advantages(place.cpu()[:, None], row[:, None], worth, prompt, r, rewards, config, scale)
 
 
 def _in_advantages(place, row, worth, prompt, r, rewards, config, scale):
     there, P = place >= 0, len(rewards)
-    drawn = (worth[row, r.places.cpu().gather(1, place.clamp(min=0)[:, None])[:, 0]]*there).view(P, -1)
-    slope = _slopes(rewards, drawn, there.view(P, -1)) if config.exact_best == 'first' else torch.ones(P, 1)
-    rest, times = _split_advantages(rewards, slope*drawn, reward_scale(rewards, scale, min_std=config.min_std), config.baseline)
-    centre = drawn.sum(1, keepdim=True)/there.view(P, -1).sum(1, keepdim=True).clamp(min=1)   # a constant: no gradient, a loss near 0
-    parts = place, row, (worth - centre[prompt])*(slope*times)[prompt], rest.flatten()
+    if r.vocabulary is not None: worth = worth[:, r.vocabulary.cpu()]
+    drawn = worth[row, r.places.cpu().gather(1, place.clamp(min=0))]*there
+    slope = torch.ones(P, 1) if config.exact_best == 'best' else _slopes(rewards, drawn.sum(1).view(P, -1), there.any(1).view(P, -1))
+    divisor = reward_scale(rewards, scale, min_std=config.min_std)
+    rests, times = zip(*(_split_advantages(rewards, slope*so_far.view(P, -1), divisor, config.baseline) for so_far in drawn.cumsum(1).T))
+    centre = drawn.view(P, -1).sum(1, keepdim=True)/there.view(P, -1).sum(1, keepdim=True).clamp(min=1)   # a constant: no gradient, a loss near 0
+    parts = place, row, (worth - centre[prompt])*(slope*times[0])[prompt], torch.stack([rest.flatten() for rest in rests], 1)
     return ExactMove(*(x.to(r.logprobs.device) for x in parts))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..chess.dataset import Example, Rows
+from ..chess.quick_rules import legal_moves
 from ..chess.synthetic import rare_moves
 from ..reward.reward_scorer import WEIGHTS, Score
 from ..reward.coherence import RULES_WEIGHTS
@@ -54,7 +55,7 @@ def _count_up(used, kind):
 def _by_task(skipped): return dict(skipped) if isinstance(skipped, dict) else dict(P=skipped, A=0)   # old runs had one count for both
 
 
-def _rare_is_due(rare, others, share): return rare + 1 <= share*(others + rare + 1)
+def _is_due(those, others, share): return those + 1 <= share*(others + those + 1)
 
 
 class _Stream:
@@ -64,30 +65,42 @@ class _Stream:
         while len(self.made) <= i: self.made.append(next(self.stream))
         return self.made[i]
 
+# %% ../../nbs/grpo/04_experience.ipynb #cc0e7239
+_NARROW = 20     # a position with fewer legal moves is narrow
+
+def _next_narrow(rows, seed, used):
+    "The next row with few legal moves, in an order of its own."
+    for _ in range(2*len(rows)):
+        row = rows[_drawn(seed + 2**32, _count_up(used, 'seen'), len(rows))[0]]
+        if len(legal_moves(row.fen)) < _NARROW: return row
+    raise ValueError(f'no training position has fewer than {_NARROW} legal moves: set narrow_share to 0 or change the data')
+
 # %% ../../nbs/grpo/04_experience.ipynb #521c5f10
 class PromptSource:
-    "Training prompts in a seeded order, task by task; its state is five counters and the measured success rates."
+    "Training prompts in a seeded order, task by task; its state is seven counters and the measured success rates."
     def __init__(self,
         rows: Rows|list[Example],       # training rows of both tasks, each prompt once
         seed: int = 0,                  # of the order
         difficulty_filter: bool = False, # on later passes, mostly skip prompts that were too easy or too hard
         rare_share: float = 0.0,        # share of A prompts that come from `rare_moves` instead, 0 to 1
         rare_twins: str = 'none',       # which of these are followed by a twin, see `rare_moves`
+        narrow_share: float = 0.0,      # share of P prompts for which the next narrow position is sought, 0 to 1
     ):
         self.rows = {kind: _of_kind(rows, kind) for kind in 'PA'}
-        self.seed, self.difficulty_filter, self.rare_share, self._rare = seed, difficulty_filter, rare_share, _Stream(rare_moves(f'{seed} rare', twins=rare_twins))
-        self.used, self.skipped, self.success, self._number = dict(P=0, A=0, rare=0), dict(P=0, A=0), dict(P={}, A={}), {}   # prompt -> number of its row, of those taken since the last `record`
+        self.seed, self.difficulty_filter, self.shares, self._rare = seed, difficulty_filter, dict(A=rare_share, P=narrow_share), _Stream(rare_moves(f'{seed} rare', twins=rare_twins))
+        self.used, self.skipped, self.success, self._number = dict(P=0, A=0, rare=0, narrow=0, seen=0), dict(P=0, A=0), dict(P={}, A={}), {}   # prompt -> number of its row, of those taken since the last `record`
 
     def take(self,
         kind: str, # 'P' or 'A'
         n: int,    # how many
     ) -> list[Example]: # the next ones; a new shuffle after every pass
         "The next prompts of one task."
-        rows, out = self.rows[kind], []
+        rows, out, special = self.rows[kind], [], dict(A='rare', P='narrow')[kind]
         if n and not rows: raise ValueError(f'no training rows of task {kind}: change env_ratio or the data')
         while len(out) < n:
-            if kind == 'A' and _rare_is_due(self.used['rare'], self.used['A'] - self.skipped['A'], self.rare_share):
-                out.append(self._rare[_count_up(self.used, 'rare')])
+            if _is_due(self.used[special], self.used[kind] - self.skipped[kind], self.shares[kind]):
+                self.used[special] += 1
+                out.append(self._rare[self.used['rare'] - 1] if kind == 'A' else _next_narrow(rows, self.seed, self.used))
                 continue
             i, luck = _drawn(self.seed, _count_up(self.used, kind), len(rows))
             if self.difficulty_filter and not _TOO_HARD <= self.success[kind].get(str(i), 0.5) <= _TOO_EASY and luck >= _SECOND_CHANCE: self.skipped[kind] += 1
@@ -101,7 +114,7 @@ class PromptSource:
         rewards: Tensor,         # (P, G) float
         success_reward: float,   # a completion with at least this reward succeeded
     ) -> None:
-        "Store the success rate of each prompt; a rare one comes only once."
+        "Store the success rate of each prompt; not of rare moves and narrow positions, which are asked by their share."
         for e, group in zip(examples, rewards):
             if i := self._number.pop(e.prompt(), None): self.success[e.kind][i] = (group >= success_reward).double().mean().item()
 
@@ -109,11 +122,9 @@ class PromptSource:
         "The place in the order, and the success rates."
         return dict(used=dict(self.used), skipped=dict(self.skipped), success=copy.deepcopy(self.success))
 
-    def load_state_dict(self,
-        state: dict, # from `state_dict`
-    ) -> None:
+    def load_state_dict(self, state: dict) -> None: # state: from `state_dict`
         "Continue where another source was."
-        self.used, self.skipped, self.success = dict(rare=0) | state['used'], _by_task(state['skipped']), copy.deepcopy(state['success'])   # old runs had no rare ones
+        self.used, self.skipped, self.success = dict(rare=0, narrow=0, seen=0) | state['used'], _by_task(state['skipped']), copy.deepcopy(state['success'])   # old runs had neither
 
 # %% ../../nbs/grpo/04_experience.ipynb #e4b7fca5
 def task_counts(
@@ -231,6 +242,7 @@ def silent_groups(
     "The groups without signal."
     if config.baseline in OUTSIDE_BASELINES: return torch.zeros(len(batch.rewards), dtype=torch.bool)
     known = torch.tensor([config.exact_best != 'off' and e.kind == 'P' for e in batch.examples])   # by the worth of all moves
+    if config.exact_best == 'candidates': known &= batch.rewards.min(1).values < 1                  # or all have named five legal ones
     return zero_signal_groups(shaped_rewards(batch, config)) & ~known
 
 # %% ../../nbs/grpo/04_experience.ipynb #3525d2f3

@@ -175,12 +175,12 @@ def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame
 
 # %% ../../nbs/run/03_train.ipynb #07d98b0a
 def load_prompts(
-    config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, difficulty_filter, rare_share, rare_twins
+    config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, difficulty_filter, rare_share, rare_twins, narrow_share
 ) -> tuple[PromptSource, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed
     "The training and held-out rows of a run, from disjoint positions."
     how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True)
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
-    source = PromptSource(rows, config.seed, config.difficulty_filter, config.rare_share, config.rare_twins)
+    source = PromptSource(rows, config.seed, config.difficulty_filter, config.rare_share, config.rare_twins, config.narrow_share)
     for kind, share in dict(P=1 - config.env_ratio, A=config.env_ratio).items():
         if share and not source.rows[kind]:
             raise ValueError(f'{config.data} has no training rows of task {kind}, '
@@ -213,7 +213,9 @@ def _legend(config: TrainConfig) -> str:
             + (f'; the loss {size}, because every batch is used once and advantages cancel: '
                'watch reward, KL and grad.' if silent else '.')
             + (f' {100*config.rare_share:g} % of the prompts of A are not from the data: mates and illegal moves{", and other moves in the same positions" if config.rare_twins != "none" else ""}, made by the rules (rare_share).'
-               if config.rare_share and config.env_ratio else ''))
+               if config.rare_share and config.env_ratio else '')
+            + (f' {100*config.narrow_share:g} % of the prompts of P are sought among the positions with few legal moves (narrow_share).'
+               if config.narrow_share and config.env_ratio < 1 else ''))
 
 
 def _evaluation_due(step: int, config: TrainConfig) -> bool:
