@@ -545,6 +545,17 @@ def test_rows_of_the_exam_are_kept(tmp_path, monkeypatch):
     assert claim.a_rows(tmp_path, 6, 'a seed', 'illegal') + claim.a_rows(tmp_path, 6, 'a seed') == first
 
 
+def test_wrong_moves_have_a_kind():
+    import wrong_moves
+    board = wrong_moves.chess.Board('4k3/8/8/8/4r3/8/3N4/4K3 w - - 0 1')     # in check: block or step aside
+    said = {m: wrong_moves.kind(board, m, ['e1f1']) for m in ('e1d1', 'e1f1', 'd2b3', 'e1e2', 'd2d3', 'a1a2', 'e8d8')}
+    assert said == dict(e1d1=None, e1f1='named before', d2b3='does not end the check', e1e2='does not end the check', d2d3='the piece cannot go there', a1a2='no own piece there', e8d8='no own piece there')
+    pinned = wrong_moves.chess.Board('4k3/8/8/8/4r3/8/4N3/4K3 w - - 0 1')
+    assert [wrong_moves.kind(pinned, m, []) for m in ('e2c3', 'e1d1', 'e1d2')] == ['pinned, or the king walks into check', None, None]
+    answers = pd.DataFrame(dict(prompt=['P: 4k3/8/8/8/4r3/8/4N3/4K3 w - - 0 1']*2, completion=[' M: e1d1 e1d1 e2c3 e1d2 e1f1 E: 0.3 0.2 0.1 0.1 0.1 B: e1d1', ' M: e1d1'], coherence=[0, 0]))
+    assert list(wrong_moves.found(answers)) == [('named before', 0.2, 5), ('pinned, or the king walks into check', 0.2, 5), ('coherent, 1 to 4 legal moves', 0.0, 2)]
+
+
 def test_the_mean_of_two_rewards(claim, rows):
     "Of a right answer both pay all; of a legal answer with other moves the labels pay less than the rules."
     e = rows.of_kind('P')[0]
