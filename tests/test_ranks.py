@@ -26,7 +26,7 @@ KINDS = {   # three groups on two ranks, where a mean of means is no mean; or on
     'value head, KL in the reward': '--prompts_per_step 3 --baseline value --kl_coef 0.05 --kl_in reward --inner_steps 2 --overlong_buffer 20'}
 MORE = {'mean over tokens, minibatches': '--prompts_per_step 5 --minibatches 2 --loss_type dapo --kl_every 2 --entropy_coef 0.01 --advantage_scale batch',
         'running means, one prompt': '--prompts_per_step 1 --baseline ema --normalize_rewards --ema_warmup_steps 1 --top_k 20',
-        'measured memory': '--prompts_per_step 3 --micro_batch_size auto', 'the worth of every move': '--prompts_per_step 3 --reward_source rules --exact_best first', 'small micro-batches': '--prompts_per_step 5 --micro_batch_size 4 --max_refills 0'}
+        'measured memory': '--prompts_per_step 3 --micro_batch_size auto', 'the worth of every move': '--prompts_per_step 3 --reward_source rules --exact_best first', 'the worth of every candidate': '--prompts_per_step 3 --reward_source rules --exact_best candidates --narrow_share 0.3', 'small micro-batches': '--prompts_per_step 5 --micro_batch_size 4 --max_refills 0'}
 if 'RANKS' in os.environ: KINDS |= MORE
 
 

@@ -170,7 +170,7 @@ def exact_move(
     r, G = batch.rollouts, rewards.shape[1]
     policy = torch.tensor([e.kind == 'P' for e in batch.examples], device=r.completion_ids.device).repeat_interleave(G)
     if config.exact_best == 'candidates':
-        place, worth = by_one(lambda: _candidates(batch, policy, tokenizer))
+        place, worth = _candidates(batch, policy, tokenizer)
         prompt = torch.arange(len(rewards)).repeat_interleave(G*MAX_MOVES)
         return _in_advantages(place, torch.arange(len(prompt)).view(-1, MAX_MOVES), worth, prompt, r, rewards, config, scale)
     place = _places(r, policy, move_tokens(tokenizer)[1 if config.exact_best == 'first' else 2])
