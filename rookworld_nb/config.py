@@ -210,7 +210,7 @@ class TrainRows:
     max_refills: Refills = 4          # rounds of replacement per step, at most; 0 to 50
     rare_share: Share = 0.06          # share of A prompts that the rules make beside the data: a move that mates and an illegal one, in turn; play has few of them, and a run that meets few unlearns them
     rare_twins: Literal['none', 'mates', 'all'] = 'none' # which of these are followed by a twin, which counts in rare_share: a move of the same piece in the same position, but one that is legal and does not end the game
-    narrow_share: Share = 0.0         # share of P prompts that are sought among the positions with fewer than 20 legal moves (check, pins, endings), where most moves go wrong; the others come as they are
+    narrow_share: Share = 0.0         # share of P prompts that are sought among the positions with fewer than 20 legal moves (check, pins, endings), where the shipped model is wrong most often; the others come as they are
     difficulty_filter: bool = False   # on later passes, mostly skip prompts whose success rate was outside 20 to 80 %
     success_reward: Reward = 0.5      # a completion with this reward counts as a success
 

@@ -22,7 +22,7 @@ def variances(model, tokenizer, rows, temperature, n):
     squares, mean, spent = dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0)
     for k in range(n):
         batch, _ = collect(model, tokenizer, rows, base, seed=k, scorer=learners['off'].scorer)
-        for w in WAYS[k%4:] + WAYS[:k%4]:   # by turns: who comes first may find cold memory
+        for w in WAYS[k % len(WAYS):] + WAYS[:k % len(WAYS)]:   # by turns: who comes first may find cold memory
             began = time.process_time()
             _gradient(learners[w], batch.rollouts, make_targets(learners[w], batch, StepFacts(1)))
             spent[w] += time.process_time() - began

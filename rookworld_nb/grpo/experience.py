@@ -122,7 +122,7 @@ class PromptSource:
         "The place in the order, and the success rates."
         return dict(used=dict(self.used), skipped=dict(self.skipped), success=copy.deepcopy(self.success))
 
-    def load_state_dict(self, state: dict) -> None: # state: from `state_dict`
+    def load_state_dict(self, state: dict): # from `state_dict`
         "Continue where another source was."
         self.used, self.skipped, self.success = dict(rare=0, narrow=0, seen=0) | state['used'], _by_task(state['skipped']), copy.deepcopy(state['success'])   # old runs had neither
 
