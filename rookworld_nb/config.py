@@ -344,7 +344,7 @@ class TrainHealth:
 class TrainMachine:
     "Exactness and speed on a GPU, and where the reference is."
     dtype: Literal['float32', 'bfloat16'] = 'float32' # of products in sampling and in the update; weights, logits and AdamW are float32 always
-    compile: bool = False             # sample in fixed shapes, which a GPU captures once and replays; the samples are the same
+    compile: bool|None = None         # sample in fixed shapes, which a GPU captures once and replays; the samples are the same; None: on a GPU
     reference_device: Device|None = None # where the reference is (kl_coef, kl_every); None: beside the model
 
 # %% ../nbs/00_config.ipynb #6a370fef

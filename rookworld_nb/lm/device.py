@@ -29,12 +29,13 @@ NUMBERS = {'float32': Numbers(None, 'highest', 1e-3), 'bfloat16': Numbers(torch.
 def set_numbers(
     model: GPT,                  # computes like this from now on: sampling, scoring, and copies of it
     dtype: str = 'float32',      # a key of `NUMBERS`
-    fixed_shapes: bool = False,  # decode in fixed shapes, see `FixedDecoder`
+    fixed_shapes: bool|None = False, # decode in fixed shapes, see `FixedDecoder`; None: on a GPU
 ) -> Numbers:
     "Choose how a model computes. Its weights stay as they are. On a GPU `matmul` is one setting of the process: the last call counts for every model."
     numbers = NUMBERS[dtype]
-    model.products, model.fixed_shapes = numbers.products, fixed_shapes
-    if model.wte.weight.is_cuda: torch.set_float32_matmul_precision(numbers.matmul)
+    gpu = model.wte.weight.is_cuda
+    model.products, model.fixed_shapes = numbers.products, gpu if fixed_shapes is None else fixed_shapes
+    if gpu: torch.set_float32_matmul_precision(numbers.matmul)
     return numbers
 
 # %% ../../nbs/lm/05_device.ipynb #d5a00030
