@@ -442,8 +442,9 @@ def test_the_registered_plan_can_be_read(claim, tmp_path, monkeypatch):
     assert began == [('short', 0, [('start', 0.0)]), ('short', 30, [('R7', 5e-5)]), ('long', 0, [('start', 0.0)]), ('long', 40, [('R7', 5e-5)])]
     both = claim.read_plan(EXPERIMENTS/'twins_test.toml')['stages']
     assert [p['stage'] for p in grid(read_space(EXPERIMENTS/'twins_sweep.toml'))] == [f'{n} --seeds {s}' for n in both for s in both[n]['seeds']] + ['verdict short', 'verdict long']
-    more, card = claim.read_plan(EXPERIMENTS/'twins_more.toml')['stages']['long'], grid(read_space(EXPERIMENTS/'twins_card.toml'))
-    assert {(p['arm'], p['seed']) for p in card} == {(a, n) for a in more['arms'] for n in more['seeds']} and len(card) == 15
+    for test, on_card in ('twins_more', 'twins_card'), ('candidates_test', 'candidates_card'):
+        how, card = claim.read_plan(EXPERIMENTS/f'{test}.toml')['stages']['long'], grid(read_space(EXPERIMENTS/f'{on_card}.toml'))
+        assert {(p['arm'], p['seed']) for p in card} == {(a, n) for a in how['arms'] for n in how['seeds']} and len(card) == 15
     (tmp_path/'wrong.toml').write_text('[base]\nlearning_rate = 1\n[stages]\n[arms]\n')
     with pytest.raises(SystemExit, match='unknown line learning_rate'): claim.read_plan(tmp_path/'wrong.toml')
 

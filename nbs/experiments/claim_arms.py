@@ -41,6 +41,7 @@ from rookworld_nb.config import TrainConfig
 from rookworld_nb.files import file_sha256, write_at_once
 from rookworld_nb.grpo.experience import PromptSource, collect, rollout_seed, task_counts
 from rookworld_nb.grpo.step import Learner, learning_rate_at, make_optimizer, train_step
+from rookworld_nb.lm.device import set_numbers
 from rookworld_nb.lm.generate import generate
 from rookworld_nb.lm.loader import load_model, pick_device
 from rookworld_nb.measure.evaluate import judge_rows, summarize
@@ -109,6 +110,7 @@ class Run:
                                           reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE) | fields))
         self.model, self.tokenizer = load_model(b['model'], pick_device(b['device']))
         self.start, _ = load_model(b['model'], pick_device(b['device']))
+        for model in (self.model, self.start): set_numbers(model, fixed_shapes=None)      # on a GPU all arms sample, and are asked, in fixed shapes
         self.source = PromptSource(train_rows(b['data'], self.config.env_ratio), seed, rare_share=self.config.rare_share, rare_twins=self.config.rare_twins, narrow_share=self.config.narrow_share)
         if self.kind in ('grpo', 'anchored', 'both'): self.learner = Learner(self.model, self.tokenizer, self.config)
         if self.kind == 'both': self.learner.scorer = MeanScorer()
