@@ -1,4 +1,4 @@
-"""Why is an answer to P not coherent, and how many values do its evaluations have? `python twins_habits.py FILE.csv WORD=OUT …`: the runs of the long stage in each OUT, whose lines are marked with WORD."""
+"""Why is an answer to P not coherent, and how many values do its evaluations have? `python twins_habits.py FILE.csv WORD=OUT …`: the runs of the stage long in each OUT, whose lines are marked with WORD."""
 import sys
 from pathlib import Path
 import pandas as pd
@@ -23,6 +23,6 @@ def habits(judged):
 
 if __name__ == '__main__':
     file, *outs = sys.argv[1:]
-    found = {word: sorted(Path(out).glob('*/judged-long-420-P.csv')) for word, out in (o.split('=', 1) for o in outs)}
+    found = {word: sorted(Path(out).glob('*/judged-long-*-P.csv')) for word, out in (o.split('=', 1) for o in outs)}
     rows = [dict(made=word, run=f.parent.name, **habits(pd.read_csv(f, keep_default_na=False, na_values={'coherence': ['']}))) for word, files in found.items() for f in files]
     pd.DataFrame(rows).round(5).to_csv(file, index=False, lineterminator='\n')
