@@ -346,8 +346,8 @@ def test_a_run_from_before_the_second_length_goes_on_as_it_was(tmp_path, tokens)
     with patch.object(training, 'asdict', older): out = training.train(replace(config, max_steps=1, output_dir=str(tmp_path/'run')))
     (out/'config.json').write_text(json.dumps(older(replace(config, max_steps=1, output_dir=str(out)))))
     assert weights(out) != weights(whole)
-    training.train(replace(TrainConfig.from_json((out/'config.json').read_text()), max_steps=2), out)
-    assert weights(out) == weights(whole)
+    training.train(replace(TrainConfig.from_json((out/'config.json').read_text()), max_steps=2, output_dir='elsewhere'), out)
+    assert weights(out) == weights(whole) and TrainConfig.from_json((out/'config.json').read_text()).output_dir == str(out)     # it stays where it is
     assert (out/'eval-step-1.jsonl').exists() == (tokens != 144)     # evaluations let an answer have 144 tokens then
 
 

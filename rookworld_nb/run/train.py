@@ -439,6 +439,7 @@ def train(
     with joined(pick_device(config.device)):
         out = together(lambda: reopen_run(resume, config, allow_config_change)) if resume else None
         if out and is_complete(out, config): return out
+        if out: config = replace(config, output_dir=TrainConfig.from_json((out/'config.json').read_text('utf-8')).output_dir)   # the run stays where it is
         if config.threads: torch.set_num_threads(config.threads)
         keep_memory()
         with together(lambda: make_scorer(config, scorer)) as scorer: return _train(config, out, scorer, allow_config_change, watch)
