@@ -7,8 +7,18 @@ import shutil
 import pytest
 
 
+def pytest_addoption(parser): parser.addoption('--slow', action='store_true', help='also the tests that are marked as slow')
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption('--slow'): return
+    for item in items:
+        if item.get_closest_marker('slow'): item.add_marker(pytest.mark.skip(reason='slow: runs with --slow'))
+
+
 def pytest_configure(config):
     "Files go to the processes in their order. By the number of their tests, the long ones with few tests would come last, one process idle."
+    config.addinivalue_line('markers', 'slow: takes half a minute or more and looks at what others look at too; runs with --slow')
     if hasattr(config.option, 'loadscopereorder'): config.option.loadscopereorder = False
 
 

@@ -183,6 +183,7 @@ def test_on_a_card_the_clock_on_the_wall_counts(tmp_path, claim, monkeypatch):
     assert asked == ['the cpu']*2 + ['the cuda']*2
 
 
+@pytest.mark.slow
 def test_arms_go_on_where_they_stopped(tmp_path, claim):
     "For two steps, all at once or one at a time: the same weights."
     plan = dict(base=claim_plan.BASE | dict(batch_size=4, replay_rows=8), arms=dict(
@@ -478,6 +479,7 @@ S1 = {kind = "labels"}
 R1 = {kind = "grpo", prompts_per_step = 2, group_size = 2}
 '''
 
+@pytest.mark.slow
 def test_a_plan_by_the_sweep_is_the_plan_by_hand(tmp_path, monkeypatch):
     "Budgets of a millisecond are one step. The screening refuses to begin before the tuning is complete, and is made by the same command."
     some_positions(tmp_path)

@@ -130,18 +130,26 @@ def died_at(name, n, module=train):
     return patch.object(module, name, counted), patch.object(train, '_go_back', going_back)
 
 
-def test_killed_while_it_goes_back(args, tmp_path):
+def fault_of_three_steps(): return broken(learning, 'policy_loss', nan_loss, [5, 6, 7], [0])
+
+
+@pytest.fixture(scope='module')
+def went_back(args, tmp_path_factory):
+    "What a run leaves that went back and was not killed."
+    out = tmp_path_factory.mktemp('back')/'whole'
+    assert in_child([*args, out], fault_of_three_steps()) == 0
+    return contents(out)
+
+
+@pytest.mark.parametrize('name, module', [('_discard', checkpoint), *(pytest.param(*where, marks=pytest.mark.slow) for where in (('_write_files', checkpoint), ('_step', train)))])
+def test_killed_while_it_goes_back(args, went_back, tmp_path, name, module):
     "Whatever is done by then, the resumed run ends as the one that was not killed."
-    fault = lambda: broken(learning, 'policy_loss', nan_loss, [5, 6, 7], [0])
-    assert in_child([*args, tmp_path/'whole'], fault()) == 0
-    whole = contents(tmp_path/'whole')
-    for i, (name, n, module) in enumerate([('_write_files', 1, checkpoint), ('_discard', 1, checkpoint), ('_step', 1, train)]):
-        out = tmp_path/f'{i}'
-        with contextlib.ExitStack() as prepared:
-            for p in (fault(), *died_at(name, n, module)): prepared.enter_context(p)
-            assert in_child([*args, out]) == -signal.SIGKILL, name
-        assert in_child(['--resume', out], fault()) == 0
-        assert contents(out) == whole, name
+    out = tmp_path/'run'
+    with contextlib.ExitStack() as prepared:
+        for p in (fault_of_three_steps(), *died_at(name, 1, module)): prepared.enter_context(p)
+        assert in_child([*args, out]) == -signal.SIGKILL
+    assert in_child(['--resume', out], fault_of_three_steps()) == 0
+    assert contents(out) == went_back
 
 
 # ---- the run stops ----

@@ -72,7 +72,7 @@ print(limit, round(budget, 3), size, found, more)
 assert len(found) <= 3 and all(gb <= budget for n, gb in found.items() if n <= size) and (more is None or more > budget)
 '''
 
-@pytest.mark.parametrize('limit', [1.5, 3, 6])
+@pytest.mark.parametrize('limit', [1.5, *(pytest.param(gb, marks=pytest.mark.slow) for gb in (3, 6))])
 def test_within_a_tenth_of_the_largest(limit, tmp_path):
     done = subprocess.run([sys.executable, '-c', SCRIPT, str(limit), '100'], env=clean(), cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

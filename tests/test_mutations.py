@@ -106,7 +106,7 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('run/05_pretrain', "stream.batch(step - 1)", "stream.batch(step - 1 - done)", 'rows begin anew after resuming'),
 ]
 
-ON_DEMAND = {'lm/01_tokenizer', 'run/05_pretrain', 'run/04_targets', 'lm/06_drafts', 'lm/04_generate', 'grpo/05_step'}   # 10 to 70 seconds each
+ON_DEMAND = {'lm/01_tokenizer', 'run/05_pretrain', 'run/04_targets', 'lm/06_drafts', 'lm/04_generate', 'grpo/04_experience', 'grpo/05_step'}   # 10 to 70 seconds each
 if os.environ.get('FAULTS') != 'all': MUTATIONS = [m for m in MUTATIONS if m[0] not in ON_DEMAND]
 
 

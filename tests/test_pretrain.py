@@ -97,6 +97,7 @@ def test_its_rows_end_with_it(whole):
     wait_until(lambda: not alive())
 
 
+@pytest.mark.slow
 def test_nano_on_a_card_in_small(tmp_path):
     "nano_card.py prints the command that goes on from nano with the rows of its folder; on a card it is the same command, larger."
     script, rows = Path(__file__).parents[1]/'nbs/experiments/nano_card.py', tmp_path/'card'/'random'

@@ -1,6 +1,6 @@
 """The plan of the claim: what it says, where its measures lie, what is chosen by them and what follows from them. `claim_arms.py` makes the runs."""
 import tomllib
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -192,13 +192,19 @@ def answers(out, stage, budget, arm, rate, seeds, metric, where, asked=None, rea
 def student(freedom): return np.sort(np.abs(np.random.default_rng(0).standard_t(freedom, 10**6)))
 
 
+@lru_cache(8)
+def resampled(k, n, resamples):
+    "How often each of k seeds and each of n prompts is drawn, in blocks of 250 resamples: the same for all metrics of that shape."
+    rng = np.random.default_rng(0)
+    return [tuple(rng.multinomial(m, np.full(m, 1/m), 250).astype(np.uint16) for m in (k, n)) for _ in range(resamples//250)]
+
+
 def paired(d, family=1, resamples=4000):
     """Mean of the differences (seeds, n), NaN where nothing was asked; a bootstrap over seeds and prompts gives the interval, 95 % for a whole family, and p.
     Of five seeds that differ a bootstrap is too sure, so Student's interval over their means (`t_low`, `t_high`, `t_p`) stands beside it."""
-    rng, known, d = np.random.default_rng(0), ~np.isnan(d), np.nan_to_num(d)
+    known, d = ~np.isnan(d), np.nan_to_num(d)
     means = []
-    for _ in range(resamples//250):
-        seeds, prompts = (rng.multinomial(k, np.full(k, 1/k), 250) for k in d.shape)
+    for seeds, prompts in resampled(*d.shape, resamples):
         means.append(np.einsum('bn,bn->b', seeds @ d, prompts)/np.einsum('bn,bn->b', seeds @ known.astype(float), prompts))
     means = np.concatenate(means)
     low, high = np.quantile(means, [0.025/family, 1 - 0.025/family])
