@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_configure(config):
     "Files go to the processes in their order. By the number of their tests, the long ones with few tests would come last, one process idle."
-    config.addinivalue_line('markers', 'slow: takes half a minute or more and looks at what others look at too; runs with --slow')
+    config.addinivalue_line('markers', 'slow: takes long and looks at what others look at too; runs with --slow')
     if hasattr(config.option, 'loadscopereorder'): config.option.loadscopereorder = False
 
 

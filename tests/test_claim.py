@@ -284,6 +284,7 @@ def test_the_arms_of_a_seed_take_turns(tmp_path, claim, monkeypatch):
     assert together == alone and len(set(together.values())) == 3
 
 
+@pytest.mark.slow
 def test_where_a_stage_has_steps_the_rate_falls_over_them(tmp_path, claim, monkeypatch):
     "To a tenth, for labels as for rewards, whatever the clock says."
     arms = dict(start=dict(kind='start'), S=dict(kind='labels'), R=dict(kind='grpo', prompts_per_step=2, group_size=4))

@@ -123,6 +123,7 @@ def test_gpt2_tokenizer(tmp_path):
     assert_same_to_transformers(out, model, ours)
 
 
+@pytest.mark.slow
 def test_gpt2_small_shape(tmp_path):
     ours = load_tokenizer('gpt2')
     model = random_model(ours, 'gpt2', 1024, **{} if FULL else dict(n_layer=2))

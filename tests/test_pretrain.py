@@ -16,7 +16,7 @@ from rookworld_nb.lm.loader import load_model
 from runs import SECONDS, Started, children, wait_until
 
 KILLS = int(os.environ.get('KILLS', 1))
-STEPS = 40
+STEPS = 24
 MINIATURE = '''
 import time
 from dataclasses import replace
@@ -44,8 +44,8 @@ def whole(tmp_path_factory):
 
     def start(name, end=STEPS):
         (folder/f'{name}.json').write_text(json.dumps(dict(data=str(folder/'rows'), output_dir=str(folder/name), preset='miniature', device='cpu', threads=1, max_steps=STEPS,
-            batch_size=8, block_rows=80, workers=1, warmup_steps=5, decay_steps=20, target_spread=0.05, legal_share=0.1, eval_weight=0.3,
-            save_every=8, eval_every=15, eval_prompts=4)))
+            batch_size=8, block_rows=80, workers=1, warmup_steps=3, decay_steps=12, target_spread=0.05, legal_share=0.1, eval_weight=0.3,
+            save_every=5, eval_every=9, eval_prompts=4)))
         how = ['--resume', folder/name] if (folder/name/'config.json').exists() else ['--config', folder/f'{name}.json']
         return Started('pretrain', *how, cwd=folder, before=MINIATURE.format(end=end))
     finish(start('whole'))

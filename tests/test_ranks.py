@@ -100,7 +100,7 @@ def check_same(one, two, most=1e-6, step=STEPS):
 def data(tmp_path_factory): return ['--data', some_positions(tmp_path_factory.mktemp('rows'))]
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', [pytest.param('refills, reference', marks=pytest.mark.slow), *[*KINDS][1:]])
 def test_two_ranks_make_the_run_of_one(data, tmp_path, kind):
     args = [*COMMON, *KINDS[kind].split(), *data, '--max_steps', 3, '--output_dir']
     assert in_child([*args, tmp_path/'one'], exactly()) == 0

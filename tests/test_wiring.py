@@ -335,7 +335,7 @@ def test_before_is_before_and_everybody_is_asked_alike(tmp_path):
     for r in rows: assert r['before'] < 0 < r['after'] == 1 and r['difference'] == pytest.approx(1 - r['before']) and 0.1 < r['trivial'] < 0.5
 
 
-@pytest.mark.parametrize('tokens', [144, 12])
+@pytest.mark.parametrize('tokens', [pytest.param(144, marks=pytest.mark.slow), 12])
 def test_a_run_from_before_the_second_length_goes_on_as_it_was(tmp_path, tokens):
     "Its files do not know the field. Two steps in one go, or one and one more: the same weights."
     save_model(tiny(), TOKENIZER, tmp_path/'tiny')
