@@ -22,9 +22,9 @@ STEPS = 5
 COMMON = [*'--model nano --max_steps 5 --group_size 4 --env_ratio 0.34 --warmup_steps 2 --threads 1'.split(),
           *'--max_positions 30 --max_new_tokens 40 --eval_prompts 2 --save_every 2'.split()]
 KINDS = {   # three groups on two ranks, where a mean of means is no mean; or one group a step, which leaves a rank without work
-    'refills, reference': '--prompts_per_step 3 --kl_coef 0.05 --kl_controller ziegler --kl_target 0.05 --kl_horizon 20 --reference_refresh_steps 2 --difficulty_filter',
     'value head, KL in the reward': '--prompts_per_step 3 --baseline value --kl_coef 0.05 --kl_in reward --inner_steps 2 --overlong_buffer 20'}
-MORE = {'mean over tokens, minibatches': '--prompts_per_step 5 --minibatches 2 --loss_type dapo --kl_every 2 --entropy_coef 0.01 --advantage_scale batch',
+MORE = {'refills, reference': '--prompts_per_step 3 --kl_coef 0.05 --kl_controller ziegler --kl_target 0.05 --kl_horizon 20 --reference_refresh_steps 2 --difficulty_filter',
+        'mean over tokens, minibatches': '--prompts_per_step 5 --minibatches 2 --loss_type dapo --kl_every 2 --entropy_coef 0.01 --advantage_scale batch',
         'running means, one prompt': '--prompts_per_step 1 --baseline ema --normalize_rewards --ema_warmup_steps 1 --top_k 20',
         'measured memory': '--prompts_per_step 3 --micro_batch_size auto', 'the worth of every move': '--prompts_per_step 3 --reward_source rules --exact_best first', 'the worth of every candidate': '--prompts_per_step 3 --reward_source rules --exact_best candidates --narrow_share 0.3', 'small micro-batches': '--prompts_per_step 5 --micro_batch_size 4 --max_refills 0'}
 if 'RANKS' in os.environ: KINDS |= MORE
@@ -100,7 +100,7 @@ def check_same(one, two, most=1e-6, step=STEPS):
 def data(tmp_path_factory): return ['--data', some_positions(tmp_path_factory.mktemp('rows'))]
 
 
-@pytest.mark.parametrize('kind', [pytest.param('refills, reference', marks=pytest.mark.slow), *[*KINDS][1:]])
+@pytest.mark.parametrize('kind', KINDS)
 def test_two_ranks_make_the_run_of_one(data, tmp_path, kind):
     args = [*COMMON, *KINDS[kind].split(), *data, '--max_steps', 3, '--output_dir']
     assert in_child([*args, tmp_path/'one'], exactly()) == 0
