@@ -1,5 +1,5 @@
 """GPT-2 small at full size, random weights, against `transformers`: count, logits, greedy text, there and back, memory.
-PARITY_TOKENS=144 PARITY_PROMPTS=64 and --slow for the whole check."""
+PARITY_TOKENS=144 PARITY_PROMPTS=64 for the whole check."""
 import os
 import shutil
 import subprocess
@@ -114,7 +114,7 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='peak memory is read from /proc')
-@pytest.mark.parametrize('layout', ['bf16 sharded with head', *(pytest.param(layout, marks=pytest.mark.slow) for layout in ('bin', 'fp32', 'bf16'))])
+@pytest.mark.parametrize('layout', ['bf16 sharded with head', *['bin', 'fp32', 'bf16'] * ('PARITY_TOKENS' in os.environ)])
 def test_memory_while_loading(layout, theirs, directory, folder):
     "At most 1.5 times the model as it will be, in float32; what was mapped and touched counts."
     if layout == 'fp32': path = directory

@@ -23,7 +23,7 @@ def loaded(*call, **how):
     return (rows[:], repr(rows), rows.positions.tolist(), rows.of_kind('P')[:], rows.of_kind('A')[:], [str(w.message) for w in caught]), len(asked)
 
 
-@pytest.mark.parametrize('how', [dict(limit=60, split='eval', env_ratio=0.5), dict(limit=60, seed=3), dict(limit=200, split='train')])
+@pytest.mark.parametrize('how', [dict(limit=60, split='eval', env_ratio=0.5), dict(limit=60, seed=3), dict(limit=1100, split='train')])
 def test_positions(how):
     first, again, without = loaded('positions', cache=True, **how), loaded('positions', cache=True, **how), loaded('positions', **how)
     assert first == without and first[1] >= 60 and again == (first[0], 0)

@@ -177,7 +177,7 @@ while stone == 'second' and Path('waits').exists(): time.sleep(0.02)
 '''
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')
-@pytest.mark.parametrize('how', [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('how', [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_another_program_is_walked_in_order(how, tmp_path):
     "Stopped or killed in the middle, its program ends with it; the same command goes on there, and not behind the rest."
     (tmp_path/'walk.py').write_text(WALK)

@@ -18,7 +18,7 @@ def start(*args, cwd, before=''): return Started('train', *CHOICES, '--model', '
 def steps(out): return [json.loads(l)['step'] for l in (out/'metrics.jsonl').read_text().splitlines()]
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupted_after_a_step(number, data, tmp_path):
     process = start('--data', data, '--output_dir', 'run', '--max_steps', 1000, cwd=tmp_path)
     wait_until(lambda: (file := tmp_path/'run/metrics.jsonl').exists() and file.stat().st_size, process)
