@@ -38,11 +38,12 @@ from ..files import file_sha256, hub_failure, quiet_hub
 # %% ../../nbs/chess/06_dataset.ipynb #d50f832f
 @dataclass(frozen=True)
 class Example:
-    "One prompt with its true answer."
+    "One prompt with its true answer, where that is known."
     task: PolicyTask|EnvTask           # the question
-    target: PolicyAnswer|EnvAnswer     # the answer; for P the best move is the repaired one
+    target: PolicyAnswer|EnvAnswer|None = None # the answer; for P the best move is the repaired one. None: P without a label, which only the rules can judge
     phase: str = ''                    # 'opening', 'middlegame', 'endgame', or '' when unknown
     published_best: str|None = None    # P: the best move as the row had it, before any repair
+    source: str = ''                   # the kind of prompt, where kinds are told apart, such as 'armies'
 
     @property
     def kind(self) -> str: # 'P' or 'A'
@@ -70,7 +71,8 @@ class Example:
         self,
         style: str = 'compact', # 'compact' or 'padded', the tokenizer's
     ) -> str:                   # without the end of text
-        "The true completion as text."
+        "The true completion as text. Raises ValueError where nobody knows it."
+        if self.target is None: raise ValueError(f'nobody has labelled this position: {self.fen}')
         return self.target.text(style, fen=self.fen) if self.kind == 'P' else self.target.text(style)
 
 # %% ../../nbs/chess/06_dataset.ipynb #cce968d5

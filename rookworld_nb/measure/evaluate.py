@@ -32,15 +32,16 @@ def judge_texts(
     completions: Iterable[list[str]], # the samples of each example
     engine: dict[str, PolicyAnswer]|None = None, # Stockfish's answers by position, see `engine_labels`
 ) -> pd.DataFrame:                # one row per sample: index, sample, task, colour, phase, class, prompt, completion, then the metrics
-    "Judge given completions."
-    found, names = [], [m.name for m in METRICS + ENGINE_METRICS * bool(engine)]
+    "Judge given completions. Where prompts have a source, it is a column, too."
+    rows = list(rows)
+    found, names, told = [], [m.name for m in METRICS + ENGINE_METRICS * bool(engine)], ['source'] * any(e.source for e in rows)
     for i, (example, texts) in enumerate(zip(rows, completions, strict=True)):
         about = dict(index=i, task=example.kind, colour=example.colour, phase=phase_of(example),
-                     prompt=example.prompt(), **{'class': row_class(example)})
+                     prompt=example.prompt(), source=example.source, **{'class': row_class(example)})
         label = engine.get(example.fen) if engine else None
         found += [{**about, 'sample': k, 'completion': text, **judge(example, text, label)}
                   for k, text in enumerate(texts)]
-    return pd.DataFrame(found).reindex(columns=['index', 'sample', 'task', 'colour', 'phase', 'class',
+    return pd.DataFrame(found).reindex(columns=['index', 'sample', 'task', 'colour', 'phase', 'class', *told,
                                                 'prompt', 'completion', *names])
 
 # %% ../../nbs/measure/04_evaluate.ipynb #ef3135d8
@@ -95,7 +96,7 @@ def judge_rows(
 def _per_prompt(judged):
     names = [m.name for m in METRICS + ENGINE_METRICS if m.name in judged]
     return judged.groupby(['task', 'index']).agg(
-        {**{c: 'first' for c in ('colour', 'phase', 'class', 'seen', 'prompt') if c in judged}, **{m: 'mean' for m in names}}).reset_index()
+        {**{c: 'first' for c in ('colour', 'phase', 'class', 'source', 'seen', 'prompt') if c in judged}, **{m: 'mean' for m in names}}).reset_index()
 
 
 def _tasks(frame):
@@ -106,13 +107,13 @@ def _tasks(frame):
 
 
 def _slices(frame):
-    "Names and the places of their rows: all, seen and unseen where rows are told apart, each colour, each phase, each class."
+    "Names and the places of their rows: all, seen and unseen where rows are told apart, each colour, phase, class and source."
     yield 'all', np.arange(len(frame))
     for column, values in (('seen', ('seen', 'unseen')), ('colour', ('white', 'black'))):
         for value in values if column in frame else ():
             if len(places := np.flatnonzero(frame[column] == value)): yield value, places
-    for column in ('phase', 'class'):
-        for value in sorted(v for v in frame[column].unique() if v):
+    for column in ('phase', 'class', 'source'):
+        for value in sorted(v for v in frame[column].unique() if v) if column in frame else ():
             yield f'{column}:{value}', np.flatnonzero(frame[column] == value)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #1dc54731

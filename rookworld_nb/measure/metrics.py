@@ -52,8 +52,16 @@ def _read(prompt, completion):
     return None, False
 
 
+def _judge_by_rules(example, answer, strict):
+    "What can be said of an answer to P without a label."
+    mates, best = mating_moves(example.fen), answer.best if answer else ''
+    return dict(format_valid=strict, legal_best=best in legal_moves(example.fen), coherence=strict and is_coherent(example.fen, answer),
+                mate_in_one=best in mates if mates else math.nan)
+
+
 def _judge_policy(example, completion, engine):
     answer, strict = _read(example.prompt(), completion)
+    if example.target is None: return _judge_by_rules(example, answer, strict)
     moves, evals, best = (answer.moves, answer.evals, answer.best) if answer else ((), (), '')
     truth, top, legal = (dict(zip(example.target.moves, example.target.evals)), max(example.target.evals),
                          legal_moves(example.fen))
@@ -144,7 +152,7 @@ def judge(
     "Everything measured about one completion."
     found = (_judge_policy(example, completion, engine) if example.kind == 'P'
              else _judge_transition(example, completion))
-    found['reward'] = score(example.prompt(), completion, example.target).total
+    if example.target: found['reward'] = score(example.prompt(), completion, example.target).total
     return {m.name: float(found[m.name]) for m in METRICS + ENGINE_METRICS if m.name in found}
 
 # %% ../../nbs/measure/02_metrics.ipynb #5e0eff62
