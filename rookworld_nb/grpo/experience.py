@@ -118,6 +118,10 @@ class PromptSource:
         for e, group in zip(examples, rewards):
             if i := self._number.pop(e.prompt(), None): self.success[e.kind][i] = (group >= success_reward).double().mean().item()
 
+    def facts(self) -> dict: # columns of metrics.jsonl
+        "Nothing: these prompts are of one kind."
+        return {}
+
     def state_dict(self) -> dict: # as JSON can hold it
         "The place in the order, and the success rates."
         return dict(used=dict(self.used), skipped=dict(self.skipped), success=copy.deepcopy(self.success))
@@ -305,6 +309,7 @@ class StepFacts(_ModelFacts):
     engine_restarts: int|None = None        # in the run so far, with an engine
     engine_lost: bool|None = None           # with an engine
     parts: dict[str, float|None] = field(default_factory=dict) # part_p_… and part_a_…: mean reward earned by each part
+    kinds: dict[str, float] = field(default_factory=dict) # share_… and signal_…: how often each kind of prompt is asked, and how many of its groups have a signal
     skipped: int = 0                        # 1 when a loss or gradient that is not finite ended the step
     recoveries: int|None = None             # in the run so far
     skip_reason: str|None = None            # of a skipped step
@@ -318,7 +323,7 @@ class StepFacts(_ModelFacts):
         row = {}
         for name in [f.name for f in fields(self)]:
             value = getattr(self, name)
-            if name == 'parts': row |= value
+            if name in ('parts', 'kinds'): row |= value
             elif value is not None or name not in _SELDOM: row[name] = value
         return row
 
@@ -350,7 +355,7 @@ def gather(
     batch, facts = _merge(kept or rounds), _sampled_facts(step, rounds, config.env_ratio, scorer)
     facts.completion_tokens = int(batch.rollouts.completion_mask.sum())
     facts.skipped_prompts = sum(source.skipped.values()) - skipped
-    facts.time_rollout_s, facts.time_score_s = map(sum, zip(*seconds))
+    facts.kinds, (facts.time_rollout_s, facts.time_score_s) = source.facts(), map(sum, zip(*seconds))
     return batch, facts
 
 # %% ../../nbs/grpo/04_experience.ipynb #fccf9900

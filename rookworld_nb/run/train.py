@@ -26,6 +26,8 @@ from ..chess.dataset import Example, load_rows
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
+from ..chess.unlabelled import POSITIONS
+from ..grpo.mixture import unlabelled_mixture
 from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.step import Learner, train_step
 from ..grpo.ranks import by_one, everywhere, joined, rank, together, world
@@ -179,6 +181,9 @@ def load_prompts(
 ) -> tuple[PromptSource, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed
     "The training and held-out rows of a run, from disjoint positions."
     how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True)
+    if config.data.partition(':')[0] == 'unlabelled':
+        kinds = tuple(config.data.partition(':')[2].split(',')) if ':' in config.data else tuple(POSITIONS)
+        return unlabelled_mixture(kinds, config.seed), load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, **how)[:]
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     source = PromptSource(rows, config.seed, config.difficulty_filter, config.rare_share, config.rare_twins, config.narrow_share)
     for kind, share in dict(P=1 - config.env_ratio, A=config.env_ratio).items():
