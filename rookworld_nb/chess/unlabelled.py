@@ -7,6 +7,7 @@ __all__ = ['POSITIONS', 'MOVES', 'random_move', 'Kind', 'walks', 'checks_and_mat
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #5aaaef72
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -61,7 +62,7 @@ class Kind:
 
 POSITIONS = {
     'games': Kind(partial(_game, least=0, most=30), 30),
-    'deep': Kind(partial(_game, least=40, most=120), 60),
+    'deep': Kind(partial(_game, least=40, most=80), 100),
     'shuffled': Kind(_shuffled, 40),
     'armies': Kind(partial(_composed, most=14), 10),
     'endings': Kind(partial(_composed, most=3), 10)}
@@ -144,16 +145,19 @@ def _quiet(kinds, rng):
             yield board, move.uci()
 
 
-def _checks(kinds, rng):
-    for board in walks(kinds, rng):
-        if rng.random() < _KEPT and (checks := checks_and_mates(board)[0]) and (move := _goes_on(board, checks, rng)):
-            yield board, move.uci()
-
-
 def _mates(kinds, rng):
+    elsewhere = deque(maxlen=20)       # checks in other positions
     for board in walks(kinds, rng):
         checks, mates = checks_and_mates(board)
-        if mates: yield from _beside(board, rng.choice(mates), checks if rng.random() < 0.75 and checks else list(board.legal_moves), rng)
+        if not mates:
+            if checks and len(elsewhere) < 20 and (move := _goes_on(board, checks, rng)): elsewhere.append((board.copy(), move.uci()))
+            continue
+        here = [m for m in checks if not how_it_ends(board, m)]
+        for mate in rng.sample(mates, min(2, len(mates))):
+            if not here and not elsewhere: break
+            yield board, mate.uci()
+            if here and (not elsewhere or rng.random() < 0.5): yield board, here.pop(rng.randrange(len(here))).uci()
+            else: yield elsewhere.popleft()
 
 
 def _draws(kinds, rng):
@@ -188,7 +192,7 @@ def _special(kinds, rng):
         if board.clean_castling_rights() and rng.random() < 0.3: found += board.generate_castling_moves()
         if found: yield board, rng.choice(found).uci()
 
-MOVES = dict(quiet=_quiet, checks=_checks, mates=_mates, draws=_draws, illegal=_illegal, special=_special)
+MOVES = dict(quiet=_quiet, mates=_mates, draws=_draws, illegal=_illegal, special=_special)
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #7538af2b
 def _at_another_time(board, rng):
