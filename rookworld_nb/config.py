@@ -183,7 +183,7 @@ class Config:
 class TrainFront:
     "What a person chooses first."
     model: Name = 'nano'              # weights to start from: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id, org/name[@revision]
-    data: Name = 'positions'          # rows: 'positions' (shipped), a parquet, jsonl, json or text file, a directory of shards, or a hub id
+    data: Name = 'unlabelled'         # prompts: 'unlabelled' (made by the rules while training; 'unlabelled:games,armies' for some kinds of position), 'positions' (shipped, with labels), a parquet, jsonl, json or text file, a directory of shards, or a hub id
     output_dir: Name|None = None      # directory of the run; None takes the next free runs/grpo-NNN
     seed: Seed = 0                    # same seed, same run (bit for bit on a CPU)
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
@@ -385,6 +385,9 @@ def _check_train_neighbours(c):
 # baselines that do not come from the completion's own group: there, equal rewards say something too
 OUTSIDE_BASELINES = ('ema', 'value')
 
+# what only rows that are read from somewhere can have
+_OF_ROWS = ('fix_best', 'max_bad_rows', 'max_positions', 'rare_share', 'rare_twins', 'narrow_share', 'difficulty_filter', 'success_reward')
+
 def _check_train_choices(c):
     "Choices that exclude each other."
     if c.baseline in OUTSIDE_BASELINES and not c.min_std:
@@ -409,6 +412,9 @@ def _check_train_choices(c):
             c._require('left out with reward_function, which replaces it', lambda v: v in (c.__dataclass_fields__[name].default, 0.), name)
     if c.reward_source == 'rules':
         c._require('left out with reward_source rules, where nothing else pays P (with auto the rows do)', lambda v: v in (c.__dataclass_fields__['coherence_share'].default, 0.), 'coherence_share')
+    if c.data.partition(':')[0] == 'unlabelled':
+        c._require(f'rules or engine with data {c.data}, whose positions have no labels (data positions has them)', lambda v: v in ('rules', 'engine'), 'reward_source')
+        for name in _OF_ROWS: c._require(f'left out with data {c.data}: it is about rows of a file', lambda v: v == c.__dataclass_fields__[name].default, name)
     if c.loss_type == 'gspo' and not (c.clip_low and c.clip_high):
         c._require('float32 with loss_type gspo (its clip of 3e-4 is finer than bfloat16, see lm.device; or give clip_low and clip_high)',
                    lambda v: v == 'float32', 'dtype')
@@ -602,7 +608,7 @@ class UciConfig(Config):
     threads: Threads = 0            # CPU threads; 0 uses every core
 
 # %% ../nbs/00_config.ipynb #891edcf3
-TINY = TrainConfig(max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1,
+TINY = TrainConfig(data='positions', max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1,
                    eval_prompts=20, save_every=2, log_completions=2, kl_coef=0.0, coherence_share=0.0, rare_share=0.0)
 
 # %% ../nbs/00_config.ipynb #cd3c4aac

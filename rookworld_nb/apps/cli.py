@@ -302,12 +302,13 @@ def _comparison_lines(
 # %% ../../nbs/apps/05_cli.ipynb #f44df65a
 def _finish_run(run):
     from rookworld_nb.run.checkpoint import list_checkpoints
-    from rookworld_nb.report.report import comparison_table, conclusion, headlines, load_run, write_report
+    from rookworld_nb.report.report import comparison_table, conclusion, headlines, load_run, verdict_lines, write_report
     try: report, found = write_report(run), load_run(run)
     except Exception as e:
         e.add_note(f'the run itself is complete in {run}')
         raise
-    with while_read(): print('\n'.join(['', *headlines(found), conclusion(found), *_comparison_lines(comparison_table(found)), '',
+    rest = [] if verdict_lines(found) else [conclusion(found), *_comparison_lines(comparison_table(found))]
+    with while_read(): print('\n'.join(['', *headlines(found), *rest, '',
         f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
 
 

@@ -113,6 +113,7 @@ class PromptSource:
         examples: list[Example], # P prompts from `take`
         rewards: Tensor,         # (P, G) float
         success_reward: float,   # a completion with at least this reward succeeded
+        completions: list[str]|None = None, # not used here, see `mixture`
     ) -> None:
         "Store the success rate of each prompt; not of rare moves and narrow positions, which are asked by their share."
         for e, group in zip(examples, rewards):
@@ -347,7 +348,7 @@ def gather(
         rounds.append(asked)
         seconds.append(spent)
         silent = silent_groups(asked, config)
-        source.record(examples, asked.rewards, config.success_reward)
+        source.record(examples, asked.rewards, config.success_reward, asked.rollouts.completions)
         if not config.dynamic_sampling: kept.append(asked)
         elif not silent.all(): kept.append(asked.select(~silent))
         wanted = {kind: sum(e.kind == kind for e, s in zip(examples, silent) if s) for kind in 'PA'}

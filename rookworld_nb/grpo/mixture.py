@@ -6,12 +6,16 @@
 __all__ = ['Mixture', 'unlabelled_mixture']
 
 # %% ../../nbs/grpo/09_mixture.ipynb #3619cebc
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
+import chess
 from torch import Tensor
+from ..chess.positions import position_hash, split_of
+from ..chess.tasks import PolicyTask, parse_completion
 from ..chess.dataset import Example
-from ..chess.unlabelled import MOVES, POSITIONS, unlabelled_prompts
+from ..chess.unlabelled import MOVES, unlabelled_prompts
 from .grpo import zero_signal_groups
 
 # %% ../../nbs/grpo/09_mixture.ipynb #9e82251d
@@ -27,16 +31,41 @@ class _Blocks:
         return self.block[at]
 
 # %% ../../nbs/grpo/09_mixture.ipynb #5d19521b
+def _after(example, completion):
+    "The position after the move that an answer to P plays; None where it plays none, or the game is over."
+    try: board, best = chess.Board(example.fen), chess.Move.from_uci(parse_completion(example.prompt(), completion, strict=False).best)
+    except ValueError: return None
+    if best not in board.legal_moves: return None
+    board.push(best)
+    return None if board.is_game_over() else board.fen()
+
+
+class _Visited:
+    "Positions that the policy reaches by its own moves; from another kind where there are none yet."
+    def __init__(self, openings, reserved): self.openings, self.reserved, self.fens = openings, reserved, deque(maxlen=256)
+
+    def __getitem__(self, i): return Example(PolicyTask(self.fens.popleft() if self.fens else self.openings[i].fen), source='visited')
+
+    def see(self, example, completion):
+        "Play on from a prompt."
+        if (fen := _after(example, completion)) and split_of(fen) == 'train' and position_hash(fen) not in self.reserved: self.fens.append(fen)
+
+# %% ../../nbs/grpo/09_mixture.ipynb #0369283d
 class Mixture:
     "Prompts of several kinds without end. A kind is asked more often, the more of its groups have a signal."
     def __init__(self,
         streams: dict[tuple[str, str], Callable[[int], Iterator[Example]]], # (task, kind): the prompts of a block, by its number
         floor: float = 0.3,    # share that is spread evenly over the kinds of a task, 0 to 1
         memory: int = 50,      # groups over which the share with a signal is averaged
+        visited: bool = False, # a further kind of P: positions that the policy reaches from these prompts
+        reserved: frozenset[int] = frozenset(), # positions that it must not ask, see `unlabelled_prompts`
     ):
         self.streams, self.floor, self.memory = {name: _Blocks(make) for name, make in streams.items()}, floor, memory
-        self.used, self.credit = dict.fromkeys(streams, 0), dict.fromkeys(streams, 0.0)
-        self.signal = dict.fromkeys(streams, 0.5)     # before anything is known
+        first = next((name for name in streams if name[0] == 'P'), None)
+        self.visited = _Visited(_Blocks(lambda number: streams[first](f'visited {number}')), reserved) if visited and first else None
+        if self.visited: self.streams['P', 'visited'] = self.visited
+        self.used, self.credit = dict.fromkeys(self.streams, 0), dict.fromkeys(self.streams, 0.0)
+        self.signal = dict.fromkeys(self.streams, 0.5)     # before anything is known
 
     @property
     def skipped(self) -> dict[str, int]: return dict(P=0, A=0)     # of `PromptSource`
@@ -66,12 +95,14 @@ class Mixture:
     def record(self,
         examples: list[Example], # from `take`
         rewards: Tensor,         # (P, G) float
-        success_reward: float = 0.5, # not used here
+        success_reward: float = 0.5, # of `PromptSource`; not used here
+        completions: list[str]|None = None, # P*G
     ) -> None:
-        "Remember which groups had a signal."
-        for e, silent in zip(examples, zero_signal_groups(rewards).tolist()):
+        "Remember which groups had a signal, and where the first answer of each group to P leads."
+        for i, (e, silent) in enumerate(zip(examples, zero_signal_groups(rewards).tolist())):
             name = e.kind, e.source
             self.signal[name] += ((not silent) - self.signal[name]) / self.memory
+            if self.visited and e.kind == 'P' and completions: self.visited.see(e, completions[i*rewards.shape[1]])
 
     def facts(self) -> dict: # columns of metrics.jsonl
         "Share and signal of every kind."
@@ -80,19 +111,22 @@ class Mixture:
 
     def state_dict(self) -> dict: # as JSON can hold it
         "All that a resumed run needs."
-        return {name: {' '.join(k): v for k, v in getattr(self, name).items()} for name in ('used', 'credit', 'signal')}
+        counts = {name: {' '.join(k): v for k, v in getattr(self, name).items()} for name in ('used', 'credit', 'signal')}
+        return counts | dict(visited=list(self.visited.fens) if self.visited else [])
 
     def load_state_dict(self, state: dict): # from `state_dict`
         "Go on where another mixture was."
         for name in ('used', 'credit', 'signal'): setattr(self, name, {tuple(k.split(' ')): v for k, v in state[name].items()})
+        if self.visited: self.visited.fens = deque(state['visited'], self.visited.fens.maxlen)
 
-# %% ../../nbs/grpo/09_mixture.ipynb #0369283d
+# %% ../../nbs/grpo/09_mixture.ipynb #05c09699
 def unlabelled_mixture(
-    kinds: tuple[str, ...], # of `POSITIONS`
+    kinds: tuple[str, ...], # see `position_kinds`
     seed: int,              # of the run
     reserved: frozenset[int] = frozenset(), # see `unlabelled_prompts`
 ) -> Mixture:
     "Positions for P, moves in these positions for A."
-    def block(task, kind, number): return unlabelled_prompts(task, kind, f'{seed} {number}', kinds, reserved=reserved)
-    names = [*(('P', kind) for kind in kinds), *(('A', move) for move in MOVES)]
-    return Mixture({name: partial(block, *name) for name in names})
+    places = tuple(kind for kind in kinds if kind != 'visited')
+    def block(task, kind, number): return unlabelled_prompts(task, kind, f'{seed} {number}', places, reserved=reserved)
+    names = [*(('P', kind) for kind in places), *(('A', move) for move in MOVES)]
+    return Mixture({name: partial(block, *name) for name in names}, visited='visited' in kinds, reserved=reserved)

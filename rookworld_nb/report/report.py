@@ -17,17 +17,7 @@ from .cards import completion_card, glossary_html, head_html, pick_completions
 from .curves import (BLUE, DECODING, ORANGE, PANELS, SHOWN, axes_title, empty_panels, figure_html,
                                         plot_evals, plot_losses, plot_memory, plot_panels, plot_rewards, plot_time)
 from .run_files import STEP_COLUMNS, Run, as_frame, load_run
-
-# %% ../../nbs/report/04_report.ipynb #fc6a62eb
-def _verdict(
-    metric: str, # its name
-    low: float,  # lower end of the difference's 95 % interval
-    high: float, # upper end
-) -> str:        # 'better', 'worse', 'changed' (no direction known) or '' (the interval includes zero)
-    "The verdict about a difference, from its interval."
-    if not (low > 0 or high < 0): return ''
-    better = LOGGED[metric].better if metric in LOGGED else 0
-    return {0: 'changed', 1: 'better', -1: 'worse'}[better * (1 if low > 0 else -1)]
+from .verdict import plot_probes, verdict, verdict_lines, verdict_table
 
 # %% ../../nbs/report/04_report.ipynb #e40124bc
 def comparison_table(
@@ -36,7 +26,7 @@ def comparison_table(
 ) -> pd.DataFrame: # index (task, metric); columns (decoding, before | after | difference | low | high | verdict | n | p | trivial)
     "Before and after on the same prompts, with the decodings side by side."
     c = run.comparison[run.comparison.slice == slice]
-    c = c.assign(verdict=[_verdict(*r) for r in zip(c.metric, c.low, c.high)])
+    c = c.assign(verdict=[verdict(*r) for r in zip(c.metric, c.low, c.high)])
     parts = {d: c[c.decoding == d].drop_duplicates(['task', 'metric'], keep='last').set_index(['task', 'metric'])[
                  ['before', 'after', 'difference', 'low', 'high', 'verdict', 'n', 'p', 'trivial']]
              for d in DECODING if (c.decoding == d).any()}
@@ -89,7 +79,8 @@ def headlines(
     run: Run, # any
 ) -> list[str]: # one line per decoding, one for the gains of the greedy answers, if any, and one for the losses; empty without a comparison
     "The change of the reward and of the coherence, with 95 % intervals of the differences, and what got better or worse."
-    table, lines, gained, lost = comparison_table(run), [], [], []
+    if lines := verdict_lines(run): return lines
+    table, gained, lost = comparison_table(run), [], []
     for decoding in table.columns.levels[0] if len(table) else ():
         part = table[decoding]
         found = {shown: [f'{task} {r.before:.3f} → {r.after:.3f} [{r.low:+.3f}, {r.high:+.3f}] {r.verdict or "undecided"}'
@@ -240,10 +231,24 @@ _SMALL = (
     'unchanged position (A) on the same prompts. '
     '↑ higher is better, ↓ lower is better.')
 
+def _repairs_html(run):
+    "What the run should repair and what it should not harm, where it was asked."
+    table = verdict_table(run)
+    if not len(table): return ''
+    rows = []
+    for part, lines in table.groupby(level=0, sort=False):
+        rows.append(('group', [{'repaired': 'What it should repair', 'guardrails': 'Guardrails: what it should not harm'}[part]] + ['']*4))
+        rows += [[escaped(line), number(r.before), number(r.after), _difference(r), number(r.n, whole=True)] for (_, line), r in lines.iterrows()]
+    said = ' '.join(line for line in verdict_lines(run)[:3] if line.endswith('.'))
+    return (f'<section><h2>Did it learn, and what did it cost?</h2><p class="lead">{escaped(said)}</p>'
+            + figure_html(plot_probes([run]), 'probes', 'Greedy answers to the prompts of the checks, which training never sees.')
+            + table_html(['greedy answers, held out', 'before', 'after', 'difference [95 %]', 'n'], rows, 'numbers') + '</section>')
+
+
 def _answer(run):
     table = comparison_table(run)
     if run.supervised: return f'<section><h2>Held out</h2>{_latest_html(run)}</section>'
-    lead = f'<section><h2>Before and after</h2><p class="lead">{escaped(conclusion(run))}</p>'
+    lead = f'{_repairs_html(run)}<section><h2>Before and after</h2><p class="lead">{escaped(conclusion(run))}</p>'
     if not len(table): return f'{lead}{_latest_html(run)}</section>'
     return (f'{lead}{_tiles(table)}{_comparison_html(table)}\n'
             f'<p class="small">{_SMALL}</p>{_slices_html(run)}</section>')

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,8 +26,9 @@ from ..chess.dataset import Example, load_rows
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
-from ..chess.unlabelled import POSITIONS
-from ..grpo.mixture import unlabelled_mixture
+from ..chess.unlabelled import position_kinds
+from ..grpo.mixture import Mixture, unlabelled_mixture
+from ..measure.probes import reserved_positions, watch_rows
 from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.step import Learner, train_step
 from ..grpo.ranks import by_one, everywhere, joined, rank, together, world
@@ -128,28 +129,47 @@ def _shown(log):
     finally: show(log.directory, True)
 
 # %% ../../nbs/run/03_train.ipynb #fb49b3f6
+def _apart(rows):
+    "Held-out rows that are reported together, and probes, which are reported source by source."
+    return [e for e in rows if not e.source], [e for e in rows if e.source]
+
+
+def _unsliced(judged):
+    "Without colours, phases and classes, whose slices would be tiny."
+    return judged.assign(colour='', phase='', **{'class': ''})
+
+
+def _reported(table):
+    "The rows of a table that are about one source."
+    return table[table.slice.str.startswith('source:')]
+
+
 def evaluate_run(
     model,               # to evaluate
     tokenizer,           # of the model
-    rows: list[Example], # held-out prompts
+    rows: list[Example], # held-out prompts; those with a source are probes
     log: RunLog,         # eval.jsonl gets the summary
     step: int,           # steps that the model has trained
     config: TrainConfig, # seed of the samples; sampling settings of training, and its longest answers
-) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, where it differs, 'tempered'
+) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, where it differs, 'tempered'; 'probes', greedy, where there are any
     "Evaluate the model greedily, at temperature 1, and as training samples it."
+    rows, probes = _apart(rows)
     plain, trained = dict(temperature=1.0, top_k=0, top_p=1.0), {kind: sampling_settings(kind, config) for kind in 'PA'}
     limits, ids = config.token_limits, sampled_ids(tokenizer, config)
     judged = dict(greedy=judge_rows(model, tokenizer, rows, temperature=0.0, limits=limits),
                   sampled=judge_rows(model, tokenizer, rows, temperature=1.0, seed=config.seed, limits=limits))
     if ids is not None or trained != dict.fromkeys('PA', plain):
         judged['tempered'] = judge_rows(model, tokenizer, rows, seed=config.seed, settings=trained, limits=limits, vocabulary=ids)
+    if probes: judged['probes'] = _unsliced(judge_rows(model, tokenizer, probes, limits=limits))
     for decoding, frame in judged.items():
-        log.append('eval', [dict(step=step, decoding=decoding, **r) for r in summarize(frame).to_dict('records')])
+        table = summarize(frame)
+        if decoding == 'probes': table = _reported(table)
+        log.append('eval', [dict(step=step, decoding=decoding, **r) for r in table.to_dict('records')])
     return judged
 
 # %% ../../nbs/run/03_train.ipynb #44560fa3
 def _before_files(out: Path) -> dict[str, Path]:
-    return {decoding: out/f'before-{decoding}.parquet' for decoding in ('greedy', 'sampled', 'tempered')}
+    return {decoding: out/f'before-{decoding}.parquet' for decoding in ('greedy', 'sampled', 'tempered', 'probes')}
 
 
 def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
@@ -172,18 +192,19 @@ def _starting_model(config: TrainConfig):
 def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame], held_out: list[Example]) -> str:
     "Paired differences on the same prompts, after minus before, beside the trivial policies; JSON."
     keys, changes = ['task', 'slice', 'metric'], [compare(before[d], after[d]).assign(decoding=d) for d in before]
-    trivial = summarize(judge_trivial(held_out), resamples=100).rename(columns={'value': 'trivial'})[[*keys, 'trivial']]
+    changes = [_reported(c) if (c.decoding == 'probes').all() else c for c in changes]
+    trivial = summarize(judge_trivial(_apart(held_out)[0]), resamples=100).rename(columns={'value': 'trivial'})[[*keys, 'trivial']]
     return pd.concat(changes, ignore_index=True).merge(trivial, 'left', keys).to_json(orient='records', indent=1)
 
 # %% ../../nbs/run/03_train.ipynb #07d98b0a
 def load_prompts(
     config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, difficulty_filter, rare_share, rare_twins, narrow_share
-) -> tuple[PromptSource, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed
-    "The training and held-out rows of a run, from disjoint positions."
+) -> tuple[PromptSource|Mixture, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed, and for unlabelled data probes
+    "The training and held-out rows of a run, from disjoint positions. Of unlabelled data, the held-out rows with labels are those of 'positions'."
     how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True)
-    if config.data.partition(':')[0] == 'unlabelled':
-        kinds = tuple(config.data.partition(':')[2].split(',')) if ':' in config.data else tuple(POSITIONS)
-        return unlabelled_mixture(kinds, config.seed), load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, **how)[:]
+    if kinds := position_kinds(config.data):
+        labelled = load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, cache=True)[:]
+        return unlabelled_mixture(kinds, config.seed, reserved_positions()), labelled + watch_rows()
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     source = PromptSource(rows, config.seed, config.difficulty_filter, config.rare_share, config.rare_twins, config.narrow_share)
     for kind, share in dict(P=1 - config.env_ratio, A=config.env_ratio).items():
@@ -228,7 +249,7 @@ def _evaluation_due(step: int, config: TrainConfig) -> bool:
     return bool(config.eval_every) and step % config.eval_every == 0 and 0 < step < config.max_steps
 
 # %% ../../nbs/run/03_train.ipynb #1e7ec29c
-_CHECKED = 100   # held-out prompts of each task in a check
+_CHECKED, _PROBED = 100, 20   # held-out prompts in a check: of each task; of each source of the probes
 
 def _check_due(step: int, config: TrainConfig) -> bool:
     "Between the first evaluation and the last, where no whole one is made."
@@ -236,9 +257,13 @@ def _check_due(step: int, config: TrainConfig) -> bool:
             and not _evaluation_due(step, config))
 
 
-def _part(held_out: list[Example]) -> list[int]: # places in the list
-    "The held-out prompts of a check."
-    return sorted(i for kind in 'PA' for i in [i for i, e in enumerate(held_out) if e.kind == kind][:_CHECKED])
+def _part(rows: list[Example]) -> list[int]: # places in the list
+    "The prompts of a check: the first of each task and source."
+    seen, part = Counter(), []
+    for i, e in enumerate(rows):
+        seen[e.kind, e.source] += 1
+        if seen[e.kind, e.source] <= (_PROBED if e.source else _CHECKED): part.append(i)
+    return part
 
 
 def _part_of(judged: pd.DataFrame, part: list[int]) -> pd.DataFrame:
@@ -246,16 +271,32 @@ def _part_of(judged: pd.DataFrame, part: list[int]) -> pd.DataFrame:
     return judged.iloc[part].assign(index=range(len(part)))
 
 
-def _note_check(log: RunLog, step: int, judged: pd.DataFrame) -> pd.DataFrame: # the same without slices, which would be tiny
+def _note_check(log: RunLog, step: int, judged: pd.DataFrame, probes: pd.DataFrame|None = None) -> pd.DataFrame: # the first, without slices, which would be tiny
     "Add the rows of a check to eval.jsonl."
-    judged = judged.assign(colour='', phase='', **{'class': ''})
-    log.append('eval', [dict(step=step, decoding='check', **r) for r in summarize(judged).to_dict('records')])
+    judged = _unsliced(judged)
+    found = [summarize(judged), *([] if probes is None else [_reported(summarize(probes))])]
+    log.append('eval', [dict(step=step, decoding='check', **r) for table in found for r in table.to_dict('records')])
     return judged
 
 
-def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: float) -> str:
+def _changes(before: pd.DataFrame, judged: pd.DataFrame, wanted: dict) -> str:
+    "Some measures with their change, by name."
+    found = compare(_unsliced(before), judged, resamples=2).set_index(['task', 'metric', 'slice'])
+    return ', '.join(f'{name} {r.after:.3f} ({r.difference:+.3f})' for name, key in wanted.items() if key in found.index for r in [found.loc[key]])
+
+
+_A_RIGHT = {name: ('A', 'exact', f'source:{source}, history 1') for name, source in
+            dict(people='people', quiet='quiet', check='check', mate='mate', armies='armies').items()}
+_P_AGREES = {name: ('P', 'coherence', f'source:{name}') for name in ('people', 'deep', 'armies')}
+_GUARDS = {'best move': ('P', 'best_move', 'all'), 'A right': ('A', 'exact', 'all')}
+
+def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: float,
+                probes: tuple[pd.DataFrame, pd.DataFrame]|None = None) -> str: # those before, those now
     "The line of a check for the terminal."
-    found = compare(before.assign(colour='', phase='', **{'class': ''}), judged).query('task != "all"')
+    if probes:
+        said = {'A right': _changes(*probes, _A_RIGHT), 'P self-consistent': _changes(*probes, _P_AGREES), 'guardrails': _changes(before, judged, _GUARDS)}
+        return ' | '.join([f'Check {step:3}', *(f'{name}: {text}' for name, text in said.items()), f'Time: {seconds:.2f}s'])
+    found = compare(_unsliced(before), judged).query('task != "all"')
     said = {metric: ', '.join(f'{r.task} {r.after:.3f} ({r.difference:+.3f} [{r.low:+.3f}, {r.high:+.3f}])' for r in rows.itertuples())
             for metric in ('reward', 'coherence') if len(rows := found[found.metric == metric])}
     words = '; '.join(f'{metric}: {text}' for metric, text in said.items())
@@ -512,7 +553,12 @@ def _scored(running, step):
 # %% ../../nbs/run/03_train.ipynb #b753145b
 def _repeat(running, begin, held_out, log, done, origin):
     "Evaluate, train, evaluate, compare; finished parts are skipped."
-    config, out, part = running.learner.config, log.directory, _part(held_out)
+    config, out, rows = running.learner.config, log.directory, _apart(held_out)
+    parts = [_part(r) for r in rows]
+
+    def part_of(judged):
+        "Of an evaluation, what a check asks: labelled rows, probes."
+        return [_part_of(judged[d], part) if d in judged else None for d, part in zip(('greedy', 'probes'), parts)]
 
     def keep(step, saving):
         _name_stable(out, step, running.monitor, saving)
@@ -521,15 +567,17 @@ def _repeat(running, begin, held_out, log, done, origin):
     def measure(step, model=None):
         with interrupt.at_once():
             judged = evaluate_run(model or running.learner.model, running.learner.tokenizer, held_out, log, step, config)
-        if config.check_every and judged: _note_check(log, step, _part_of(judged['greedy'], part))
+        if config.check_every and judged: _note_check(log, step, *part_of(judged))
         return judged
 
     def check(step):
         if not before or any((row['step'], row['decoding']) == (step, 'check') for row in read_rows(out/'eval.jsonl')): return
-        asked, began = [held_out[i] for i in part], time.perf_counter()
-        judged = judge_rows(running.learner.model, running.learner.tokenizer, asked, limits=config.token_limits)   # not at once: the steps before it are not saved
-        judged = _note_check(log, step, judged)
-        log.say(_check_line(step, _part_of(before['greedy'], part), judged, time.perf_counter() - began))
+        began, was = time.perf_counter(), part_of(before)
+        asked = [[some[i] for i in part] for some, part in zip(rows, parts)]
+        judged, probes = (_unsliced(judge_rows(running.learner.model, running.learner.tokenizer, some, limits=config.token_limits)) if some else None
+                          for some in asked)   # not at once: the steps before it are not saved
+        judged = _note_check(log, step, judged, probes)
+        log.say(_check_line(step, was[0], judged, time.perf_counter() - began, None if probes is None else (was[1], probes)))
 
     with (Interrupt(repeated=world() > 1) as interrupt, _kept(out), _shown(log),
           tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=rank() > 0 or None) as bar):
