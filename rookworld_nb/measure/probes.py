@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PROBES', 'reserved_positions', 'Probe', 'probes_hash', 'probe_rows', 'watch_rows']
 
-# %% ../../nbs/measure/07_probes.ipynb #d6908870
+# %% ../../nbs/measure/07_probes.ipynb #c5d9a5f6
 import hashlib
 import importlib.resources
 import random
@@ -20,7 +20,7 @@ from ..chess.tasks import PolicyTask
 from .strange import STRANGE, strange_positions
 from .suites import rows_hash
 
-# %% ../../nbs/measure/07_probes.ipynb #7bb94b0a
+# %% ../../nbs/measure/07_probes.ipynb #bd1f6489
 def _lines(file):
     "The lines of a shipped list of positions, cut at the bars."
     text = (importlib.resources.files('rookworld_nb')/'assets'/file).read_text('utf-8')
@@ -52,7 +52,7 @@ def reserved_positions() -> frozenset[int]: # see `position_hash`
     fens = [fen for fen, _ in _people()] + [fen for name in STRANGE for fen in strange_positions(name)]
     return frozenset(map(position_hash, fens))
 
-# %% ../../nbs/measure/07_probes.ipynb #f991513c
+# %% ../../nbs/measure/07_probes.ipynb #b05a6cdc
 def _asked(name, row, length):
     "An A row with a history of so many half-moves, the move itself among them."
     fen, uci, before = row
@@ -82,7 +82,7 @@ def _policy():
     sets = {'people': _people()[:300], 'deep': _drawn()['deep'], 'armies': _strange('armies'), 'chess960': _strange('chess960'), 'endings': _drawn()['endings']}
     return [Example(PolicyTask(fen), source=name) for name, positions in sets.items() for fen, *_ in positions]
 
-# %% ../../nbs/measure/07_probes.ipynb #cdb7ae3b
+# %% ../../nbs/measure/07_probes.ipynb #8c4c4908
 def _with_fields(fen, clock=None, number=None):
     "A FEN with other counters."
     *rest, old_clock, old_number = fen.split()
@@ -101,7 +101,7 @@ def _clocks():
     ask('history of six', rows, 6)
     return found
 
-# %% ../../nbs/measure/07_probes.ipynb #526882f3
+# %% ../../nbs/measure/07_probes.ipynb #102008f2
 @dataclass(frozen=True)
 class Probe:
     "A fixed list of questions; the sources of one list differ in what their names say, and in little else."
@@ -110,13 +110,13 @@ class Probe:
     sha256: str     # see `probes_hash`
 
 PROBES = {
-    'ends': Probe('A: moves that end the game, and near misses', _ends, 'c952e0398f76ca35951c595429434f0da69926501c1a0906d35b0a4142fed67f'),
+    'ends': Probe('A: moves that end the game, and near misses', _ends, '80b8527e70e81a19503715748d005d17d1572313e5d20ef24f32da567bdf17c1'),
     'people': Probe("A: a random legal move in positions of people's games", lambda: [e for k in (1, 9) for e in _some_moves('people', _people(), k)], 'df25ff266a858a5c8202ecb90b439d214c42f6788c01e4bb70d90dea270c54e5'),
     'armies': Probe('A: a random legal move, random material on random squares', lambda: _some_moves('armies', _strange('armies'), 1), 'c72bb93619f73cb8984c11ff4c8f25c8d27409a85021d1c4242bac7e402a4cd0'),
     'chess960': Probe('A: a random legal move after a shuffled first rank', lambda: _some_moves('chess960', _strange('chess960'), 1), 'f6cf5d2322fbe94aee3f181f3f5ed6eb7c1f1ce0eea812fac277dae34799eb70'),
-    'games': Probe('A: moves of random games, early and late, and special moves', _games, '3009acbdaaa0e8d018a305e5d5634decb6b54601bb2faf967bc58a82b4058d5b'),
-    'clocks': Probe('A: the same quiet moves with other counters and other histories', _clocks, 'fccf01ad514dc8b70e36b30ac2b3944929c2ad34e5024ee1c95c2f3796a2bbc6'),
-    'policy': Probe('P: positions without labels, judged by the rules', _policy, '9ac00d7a3a536782792d7e20fa7888f9ea2bf075ecab24ce926fca2003a50131')}
+    'games': Probe('A: moves of random games, early and late, and special moves', _games, '3cdfd4ad9f1c4f9323534a897a473bdd67f27027c606261a45a45b97a66c48ae'),
+    'clocks': Probe('A: the same quiet moves with other counters and other histories', _clocks, '11b1e4e3f3b161a7faa9c9c4528ea6a9046bcbca40b6415badb0b93cfa7deca4'),
+    'policy': Probe('P: positions without labels, judged by the rules', _policy, 'b8836581746ac56fc87a257240b61336aeac7db608b9c423e96e7e9be6586dfa')}
 
 
 def probes_hash(
@@ -143,7 +143,7 @@ def probe_rows(
     seen = Counter()
     return [e for e in _checked(name) if n is None or (seen.update([e.source]) or seen[e.source] <= n)]
 
-# %% ../../nbs/measure/07_probes.ipynb #4c9ea561
+# %% ../../nbs/measure/07_probes.ipynb #778c2013
 def watch_rows(
     n: int = 60,        # quiet moves, checks and mates each, at histories of 1, 4 and 10
     people: int = 150,  # people's positions, of either task
