@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROBES', 'reserved_positions', 'Probe', 'probe_rows', 'false_ends', 'same_best', 'judge_probes', 'probe_table',
-           'run_probes', 'watch_rows']
+           'by_source', 'run_probes', 'watch_rows']
 
 # %% ../../nbs/measure/07_probes.ipynb #69d0b75b
 import hashlib
@@ -211,12 +211,21 @@ def judge_probes(
 # %% ../../nbs/measure/07_probes.ipynb #fa25a839
 def probe_table(
     judged: pd.DataFrame, # see `judge_probes`; any judged frame with sources
-) -> pd.DataFrame:        # columns metric, value, low, high, n, task, slice
+) -> pd.DataFrame:        # columns as of `false_ends`
     "The numbers of each source: exact, next position and false ends of A, legality and self-consistency of P."
     table = pd.concat([summarize(judged, resamples=100), false_ends(judged)], ignore_index=True)
+    place = {source: i for i, source in enumerate(dict.fromkeys('source:' + judged.source))}
     shown = {'A': ['exact', 'fen_exact', 'false_end', 'missed_end'], 'P': ['legal_best', 'coherence']}
-    asked = [slice.startswith('source:') and metric in shown.get(task, ()) for slice, metric, task in zip(table.slice, table.metric, table.task)]
-    return table[asked].reset_index(drop=True)
+    asked = [i for i, r in enumerate(table.itertuples()) if r.slice in place and r.metric in shown.get(r.task, ())]
+    return table.iloc[sorted(asked, key=lambda i: (table.task[i], place[table.slice[i]]))].reset_index(drop=True)
+
+
+def by_source(
+    table: pd.DataFrame, # see `probe_table`
+) -> pd.DataFrame:       # index task and source, one column per metric, text; '' where a metric does not apply
+    "A table with one line per source."
+    told = table.assign(source=table.slice.str.removeprefix('source:'), value=table.value.map('{:.3f}'.format))
+    return told.pivot_table(index=['task', 'source'], columns='metric', values='value', aggfunc='first', sort=False).fillna('')
 
 
 def run_probes(
