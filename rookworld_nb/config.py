@@ -524,7 +524,7 @@ class EvalConfig(Config):
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     max_bad_rows: Share = 0.05      # share of unreadable rows a file may have, 0 to 1
     split: Literal['auto', 'eval', 'train', 'all'] = 'auto' # which rows of data, by position: eval are those that training here leaves out; auto takes eval where there are any, else all
-    suite: Literal['quick', 'full', 'fresh', 'first_moves', 'openings', 'mates', 'special']|None = None # fixed rows; None takes rows of data
+    suite: Literal['quick', 'full', 'fresh', 'first_moves', 'openings', 'mates', 'special', 'probes']|None = None # fixed rows; None takes rows of data
     prompts: Count|None = None      # prompts, at most; None: 500 of data, all of a suite
     games: Whole = 0                # games of self-play as well: legal half-moves, illegal share; with opponent: of the match, an even number
     opponent: Name|None = None      # play a match instead of measuring anything else, against random, stockfish:LEVEL (0 to 20), fairymax, the path of a UCI engine, or another model

@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 from rookworld_nb.chess.dataset import load_rows, parse_row
 from rookworld_nb.chess.engine import EnginePool, find_engine
+from rookworld_nb.chess.positions import position_hash, split_of
 from rookworld_nb.measure.evaluate import judge_policy, summarize
 from rookworld_nb.lm.loader import save_model
 from rookworld_nb.measure.measures import METRICS
+from rookworld_nb.measure.probes import reserved_positions, watch_rows
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.measure.suites import SUITES, mate_example
 from rookworld_nb.chess.tasks import PolicyAnswer, parse_prompt
@@ -31,7 +33,7 @@ def bad(tmp_path, case):
     "Arguments that cannot work, and a part of what is said about them."
     rows = tmp_path/'rows.txt'
     rows.write_text('\n'.join(PUBLISHED))
-    if case == 'suite': return ['--suite', 'big'], 'suite must be one of quick, full, fresh, first_moves, openings, mates, special'
+    if case == 'suite': return ['--suite', 'big'], 'suite must be one of quick, full, fresh, first_moves, openings, mates, special, probes'
     if case == 'suite and data': return ['--suite', 'mates', '--data', rows], "data must be left out with suite 'mates'"
     if case == 'three models': return ['--model', 'c', '--compare', 'a', 'b'], '--compare a b names both models'
     if case == 'empty data':
@@ -97,6 +99,13 @@ def test_batches_and_threads_change_nothing(tmp_path):
 def test_suites_have_fingerprints():
     assert list(SUITES) == ['quick', 'full', 'fresh', 'first_moves', 'openings', 'mates', 'special']
     assert all(len(s.sha256) == 64 for s in SUITES.values())
+
+
+def test_no_training_row_is_watched():
+    watched, reserved = watch_rows(), reserved_positions()
+    assert all(split_of(e.fen) == 'eval' or position_hash(e.fen) in reserved for e in watched)
+    learned = set(load_rows('positions', split='train').positions.tolist())
+    assert not learned & (reserved | {position_hash(e.fen) for e in watched})
 
 
 @pytest.mark.skipif(not find_engine(), reason='needs Stockfish')

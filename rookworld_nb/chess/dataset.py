@@ -140,7 +140,7 @@ def audit_labels(
     "How often the published best move is the best of its own candidates: the label defect, by colour."
     sums = defaultdict(lambda: np.zeros(4))
     for r in rows:
-        if r.kind != 'P' or r.published_best not in r.target.moves: continue
+        if r.kind != 'P' or not r.target or r.published_best not in r.target.moves: continue
         evals = {m: max(-10, min(10, e)) for m, e in zip(r.target.moves, r.target.evals)}
         chosen, best, worst = evals[r.published_best], max(evals.values()), min(evals.values())
         sums[r.colour] += (1, chosen == best, chosen == worst, best - chosen)

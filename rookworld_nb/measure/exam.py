@@ -20,20 +20,24 @@ from ..config import EvalConfig
 from ..files import read_json, while_read
 from ..page import document, escaped, frame_html
 from ..chess.engine import EngineLost, find_engine
+from ..chess.positions import position_hash
 from ..chess.dataset import Example, audit_labels, load_rows
 from ..lm.loader import load_model, pick_device
 from ..reward.reward_scorer import score
 from .suites import SUITES, held_out, puzzle_reader, rows_hash, suite_rows
 from .evaluate import (TRIVIAL_POLICIES, compare, engine_labels, engine_policy,
                                            judge_policy, judge_rows, readable, summarize)
+from .probes import PROBES, by_source, probe_rows, probe_table, reserved_positions, run_probes
 
 # %% ../../nbs/measure/05_exam.ipynb #04b828aa
+def _probes(): return [e for name in PROBES for e in probe_rows(name, 150)]
+
 def _eval_rows(
     config: EvalConfig, # suite, data, split, prompts, seed, fix_best, max_bad_rows
 ) -> list[Example]:     # at least one
     "The rows that a configuration asks for."
     if config.suite:
-        rows = suite_rows(config.suite)
+        rows = _probes() if config.suite == 'probes' else suite_rows(config.suite)
         kept = sorted(random.Random(config.seed).sample(range(len(rows)), min(config.prompts or len(rows), len(rows))))
         return [rows[i] for i in kept]
     limit, reader = config.prompts or 500, puzzle_reader(config.data)
@@ -67,13 +71,16 @@ def _learned_from(
     return []
 
 
+def _left_out(e): return held_out(e.fen) or bool(e.source) and position_hash(e.fen) in reserved_positions()    # of every training here
+
+
 def _seen_note(
     rows: list[Example], # any
     name: str,           # of the model
     shipped: bool = False, # are all of them rows of 'positions'?
 ) -> str:                # one line
     "How many of the rows the model may have seen in training."
-    seen, data = sum(not held_out(e.fen) for e in rows), _learned_from(name)
+    seen, data = sum(not _left_out(e) for e in rows), _learned_from(name)
     if not data: return f'{name}: no recipe lies beside it, nothing is known about what it has seen'
     said = f'{name} learned from {", ".join(data)}: '
     if not seen: return said + f'it has seen none of the {len(rows)} positions, all are held out'
@@ -86,7 +93,7 @@ def _mark_seen(
     rows: list[Example],  # the same rows, in their order
 ) -> pd.DataFrame:        # with a column `seen` when some row is not held out
     "Mark the rows that training may have seen."
-    seen = ['unseen' if held_out(e.fen) else 'seen' for e in rows]
+    seen = ['unseen' if _left_out(e) else 'seen' for e in rows]
     return judged.assign(seen=[seen[i] for i in judged['index']]) if 'seen' in seen else judged
 
 # %% ../../nbs/measure/05_exam.ipynb #90ae0e67
@@ -95,7 +102,7 @@ def _decodings(
 ) -> dict[str, float]:  # name -> temperature
     "How the models answer: greedy, sampled, or both."
     temperatures = ([config.temperature] if config.temperature is not None
-                    else SUITES[config.suite].temperatures if config.suite else [0.0])
+                    else SUITES[config.suite].temperatures if config.suite in SUITES else [0.0])
     return {'greedy' if t == 0 else f'T {t:g}': t for t in temperatures}
 
 
@@ -183,6 +190,7 @@ def _eval_page(
     models: list[str],     # the models in it
     changes: pd.DataFrame|None, # of `compare`, with column decoding
     cards: str = '',       # HTML of the wrong answers
+    probed: dict|None = None, # see `_probe_tables`
 ) -> str:                  # a whole HTML document without other files
     "The results as a page: tables by slice, the comparison, the boards."
     parts = [f'<h1>{escaped(title)}</h1>', *(f'<p>{escaped(n)}</p>' for n in notes)]
@@ -196,6 +204,7 @@ def _eval_page(
         if len(lead):
             parts.append(f'<details><summary>{escaped(name)}</summary>'
                          f'{frame_html(_side_by_side(metrics, models, name))}</details>')
+    for name, (how, table) in (probed or {}).items(): parts.append(f'<h2>Probes: {escaped(name)}, {how}</h2>{frame_html(by_source(table))}')
     if cards:
         parts.append('<h2>What it got wrong, worst first</h2>'
                      '<p>P: the move played is blue, the best green. A: wrong squares are red.</p>'
@@ -232,7 +241,7 @@ def _write(config, rows, metrics, changes, page):
             file.write_text(json.dumps(found, indent=1, allow_nan=False), encoding='utf-8')
 
 # %% ../../nbs/measure/05_exam.ipynb #b216922b
-def _print(title, notes, metrics, models, changes):
+def _print(title, notes, metrics, models, changes, probed):
     print('\n'.join([title, *notes]), end='\n\n')
     print(_side_by_side(metrics, models).to_string())
     for name in models:
@@ -241,6 +250,7 @@ def _print(title, notes, metrics, models, changes):
             phases = tuple(s for s in dict.fromkeys(part.slice) if s.startswith('phase:'))
             for slices in (('seen', 'unseen'), ('white', 'black'), phases):
                 if part.slice.isin(slices).any(): print(f'\n{name}, {how}\n{readable(part, slices).to_string()}')
+    for name, (how, table) in probed.items(): print(f'\n{name}, {how}, probes\n{by_source(table).to_string()}')
     if changes is not None:
         table = (changes[changes.slice.isin(['all', 'white', 'black'])]
                  .set_index(['decoding', 'slice', 'task', 'metric']))
@@ -257,6 +267,14 @@ def _changes(before, after, seed):
     "The paired comparison of two models, for each decoding."
     return pd.concat([compare(before[how], after[how], seed=seed).assign(decoding=how) for how in before],
                      ignore_index=True)
+
+
+def _probe_tables(config, judged, sources):
+    "Model -> (decoding, table of its probes): of the suite probes, and beside a suite full that is not cut short."
+    if config.suite == 'probes': return {name: (how, probe_table(frame)) for name, frames in judged.items() for how, frame in frames.items()}
+    if config.suite != 'full' or config.prompts: return {}
+    return {name: ('greedy', run_probes(*load_model(source, pick_device(config.device)), batch_size=config.batch_size, limits=config.token_limits))
+            for name, source in sources.items()}
 
 
 def _title(config, models, rows):
@@ -279,15 +297,17 @@ def run_evaluation(
     judged = {name: model_answers(config, source, rows, engine) for name, source in sources.items()}
     parts = [(name, how, summarize(frame, seed=config.seed))
              for name, frames in judged.items() for how, frame in frames.items()]
+    probed = _probe_tables(config, judged, sources)
+    parts += [(name, how, table) for name, (how, table) in probed.items()]
     if further: parts += [(name, 'play', further(source, config)) for name, source in sources.items()]
     trivial = _trivial_answers(rows, engine, config.stockfish_path)
     parts += [(name, '-', summarize(frame, resamples=500, seed=config.seed)) for name, frame in trivial.items()]
-    metrics = pd.concat([part.assign(model=name, decoding=how) for name, how, part in parts], ignore_index=True)
+    metrics = pd.concat([part.assign(model=name, decoding=how) for name, how, part in parts], ignore_index=True).drop_duplicates(['model', 'decoding', 'metric', 'task', 'slice'])
     metrics = metrics[['model', 'decoding', *metrics.columns.drop(['model', 'decoding'])]]
     changes = _changes(*judged.values(), config.seed) if config.compare else None
     title, notes = _title(config, models, rows), [n for n in (*(_seen_note(rows, s, config.data == 'positions' and not config.suite) for s in sources.values()), _label_note(rows)) if n]
     first = next(iter(judged[models[0]].values()))
-    def page(): return _eval_page(title, notes, metrics, models, changes, _receipts(_worst_answers(first, rows), rows))
+    def page(): return _eval_page(title, notes, metrics, models, changes, _receipts(_worst_answers(first, rows), rows), probed)
     _write(config, rows, metrics, changes, page)
-    with while_read(): _print(title, notes, metrics, models, changes)
+    with while_read(): _print(title, notes, metrics, models, changes, probed)
     return metrics
