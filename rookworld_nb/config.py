@@ -205,7 +205,7 @@ class TrainRows:
     "Which rows are read, and which prompts are replaced or skipped."
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     max_bad_rows: Share = 0.05        # share of unreadable rows a file may have, 0 to 1
-    max_positions: Count|None = 20000 # train on at most this many rows; None takes all
+    max_positions: Count|None = 20000 # train on at most this many rows; None takes all. Unlabelled prompts have no end, and no limit
     dynamic_sampling: bool = True     # replace groups whose rewards are all equal: they teach nothing
     max_refills: Refills = 4          # rounds of replacement per step, at most; 0 to 50
     rare_share: Share = 0.06          # share of A prompts that the rules make beside the data: a move that mates and an illegal one, in turn; play has few of them, and a run that meets few unlearns them
@@ -386,7 +386,7 @@ def _check_train_neighbours(c):
 OUTSIDE_BASELINES = ('ema', 'value')
 
 # what only rows that are read from somewhere can have
-_OF_ROWS = ('fix_best', 'max_bad_rows', 'max_positions', 'rare_share', 'rare_twins', 'narrow_share', 'difficulty_filter', 'success_reward')
+_OF_ROWS = ('fix_best', 'max_bad_rows', 'rare_share', 'rare_twins', 'narrow_share', 'difficulty_filter', 'success_reward')
 
 def _check_train_choices(c):
     "Choices that exclude each other."

@@ -233,15 +233,19 @@ def _step_line(row: dict) -> str:
 def _legend(config: TrainConfig) -> str:
     "A legend for the lines of the steps, printed once."
     silent = config.inner_steps * config.minibatches == 1 and config.baseline not in OUTSIDE_BASELINES and not config.entropy_coef
-    size = 'is little more than the scaled KL' if config.kl_coef and config.kl_in == 'loss' else 'stays near 0'
-    whose = f', as {config.reward_function} gives it' if config.reward_function else ', P by the rules alone, where the evaluations compare it with labels' * (config.reward_source == 'rules')
-    return (f'Reward is that of the sampled answers{whose}; P/E counts the prompts of each task that were asked first'
-            + (f'; the loss {size}, because every batch is used once and advantages cancel: '
-               'watch reward, KL and grad.' if silent else '.')
-            + (f' {100*config.rare_share:g} % of the prompts of A are not from the data: mates and illegal moves{", and other moves in the same positions" if config.rare_twins != "none" else ""}, made by the rules (rare_share).'
-               if config.rare_share and config.env_ratio else '')
-            + (f' {100*config.narrow_share:g} % of the prompts of P are sought among the positions with few legal moves (narrow_share).'
-               if config.narrow_share and config.env_ratio < 1 else ''))
+    unlabelled, by_rules = bool(position_kinds(config.data)), config.reward_source == 'rules'
+    paid = (f', as {config.reward_function} gives it' if config.reward_function else
+            '. The rules pay 1 for an exact A answer, and 1 for a self-consistent P answer: five legal moves, the one it rated highest played' * by_rules)
+    said = [f'Reward: mean over sampled completions{paid}.', 'P/E: prompts of each task, P and A.']
+    if silent: said.append(f'The loss {"is little more than the scaled KL" if config.kl_coef and config.kl_in == "loss" else "stays near 0"}: watch reward, KL and grad.')
+    if unlabelled: said.append('Checks ask held-out prompts greedily; guardrails are measured on rows with labels.')
+    if unlabelled and config.max_positions != TrainConfig.max_positions: said.append('max_positions has no effect: unlabelled prompts have no end.')
+    if not unlabelled and config.rare_share and config.env_ratio:
+        also = ', and other moves in the same positions' * (config.rare_twins != 'none')
+        said.append(f'{100*config.rare_share:g} % of the A prompts are made by the rules: mates and illegal moves{also} (rare_share).')
+    if config.narrow_share and config.env_ratio < 1:
+        said.append(f'{100*config.narrow_share:g} % of the prompts of P are sought among the positions with few legal moves (narrow_share).')
+    return ' '.join(said)
 
 
 def _evaluation_due(step: int, config: TrainConfig) -> bool:
