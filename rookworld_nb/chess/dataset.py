@@ -214,12 +214,12 @@ class _BadRows:
 
     def add(self, row, error):
         "Count the last row as a bad one."
-        placed = isinstance(row, Flaw) or isinstance(row, dict) and 'fen' in row    # labelled positions: what is left of the file is counted, which says nothing about places in it
-        reason, row, where = _reason(error), f'{str(row)[:80]!r}', '' if placed else f'row {self.total}: '
+        where = '' if isinstance(row, dict) and 'fen' in row else f'row {self.total}: '    # labelled positions: what is left of the file is counted, which says nothing about places in it
+        reason, told, row = _reason(error), isinstance(row, Flaw) and str(row)[:120], f'{str(row)[:80]!r}'
         if len(self.reasons) >= _MAX_REASONS and reason not in self.reasons: reason = 'other reasons'
         self.reasons.setdefault(reason, [0, row])[0] += 1
         self.count += 1
-        if len(self.first) < _SHOWN: self.first.append(f'{where}{row}: {reason}')
+        if len(self.first) < _SHOWN: self.first.append(told or f'{where}{row}: {reason}')
 
     def stop(self, share):
         "Refuse a source with too many of them."
@@ -518,7 +518,7 @@ def _csv_items(path, lines):
 
 def _text_items(path):
     "The raw rows of a text file. In a list of positions or games only names and remarks are not ASCII, in whatever encoding."
-    suffix = path.suffix.lower()
+    suffix = _suffix(path)
     chess_file = suffix in ('.fen', '.epd', '.pgn')
     with open(path, encoding='utf-8-sig', errors='replace' if chess_file else 'strict') as lines:
         if suffix == '.pgn': yield from pgn_rows(lines)
@@ -529,10 +529,10 @@ def _text_items(path):
 def _file_blocks(path, split):
     "The raw rows of a file or directory."
     try:
-        if path.is_dir() or path.suffix.lower() == '.parquet':
+        if path.is_dir() or _suffix(path) == '.parquet':
             seen = set()
             for f in shard_files(path) if path.is_dir() else [path]: yield from _parquet_blocks(f, split, seen)
-        else: yield from _blocks(_json_items(path) if path.suffix.lower() == '.json' else _text_items(path))
+        else: yield from _blocks(_json_items(path) if _suffix(path) == '.json' else _text_items(path))
     except (pa.ArrowException, OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as e:
         raise ValueError(f'{path} cannot be read: {str(e).splitlines()[0]}') from e
 
@@ -558,15 +558,9 @@ def _item_row(item, fix_best, env_ratio, seed):
     if not isinstance(item, Example): return _json_row(item, fix_best, env_ratio, seed)
     return replace(item, target=item.target.repaired()) if fix_best and item.published_best else item
 
+def _suffix(path): return '' if path.is_dir() else path.suffix.lower()
 
-def _file_rows(path, chosen, how):
-    "The rows of a file or directory; the suffix decides how it is read."
-    suffix = '' if path.is_dir() else path.suffix.lower()
-    parse = {'.jsonl': _json_line, '.json': _json_line, '.pgn': _game_row}.get(suffix, _table_row)
-    try: return _collect(_file_blocks(path, split=how['split']), partial(parse, **chosen), str(path), **how)
-    except ValueError as e:
-        if suffix in ('', *SUFFIXES): raise
-        raise ValueError(f'{e}; the suffix says how a file is read, and {suffix} is none of {_FORMS}') from e
+_PARSERS = {'.jsonl': _json_line, '.json': _json_line, '.pgn': _game_row}   # of raw rows; `_table_row` for all others
 
 # %% ../../nbs/chess/06_dataset.ipynb #2bd7a15f
 def load_rows(
@@ -589,7 +583,12 @@ def load_rows(
     path = Path(source)
     if cache: how['key'] = _key(source, path, split=split, limit=limit, **chosen)
     if isinstance(source, str) and source == 'positions': return _collect(_embedded_blocks(split), partial(_table_row, **chosen), 'positions', **how)
-    if path.exists(): return _file_rows(path, chosen, how)
+    if path.exists():
+        parse = partial(_PARSERS.get(_suffix(path), _table_row), **chosen)
+        try: return _collect(_file_blocks(path, split), parse, str(path), **how)
+        except ValueError as e:
+            if _suffix(path) in ('', *SUFFIXES): raise
+            raise ValueError(f'{e}; the suffix says how a file is read, and {path.suffix} is none of {_FORMS}') from e
     if path.parent != Path('.') and path.parent.is_dir():
         raise FileNotFoundError(f'no data at {str(source)!r}: there is a directory {path.parent} here, '
                                 f'but no {path.name} in it')

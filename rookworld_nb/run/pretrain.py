@@ -25,14 +25,14 @@ from tqdm.auto import tqdm
 from .. import __version__
 from ..config import PretrainConfig
 from ..files import Interrupt, file_sha256, read_json, read_rows, write_at_once
-from ..chess.dataset import check_labels, load_rows
+from ..chess.dataset import load_rows
 from ..lm.model import GPT, PRESETS
 from ..lm.tokenizer import load_tokenizer
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..grpo.ranks import by_one, everywhere, joined, rank, sum_gradients, together, world
 from ..measure.evaluate import judge_rows, summarize
-from .targets import WANTS_LABELS, Batch, completion_loss, RowStream, data_shards
+from .targets import Batch, completion_loss, RowStream, check_shards, data_shards
 from .checkpoint import (check_origin, choices_since, config_changes, latest_good_checkpoint,
                                          list_checkpoints, load_checkpoint, model_sha256, only_writer, reopen_run, save_checkpoint,
                                          seed_generators, starting_point, verify_checkpoint)
@@ -266,8 +266,8 @@ def _measure(config, model, tokenizer, log, step, held_out):
 
 def _held_out(config, shards):
     "Prompts of both tasks from the first file, from positions of the eval split."
+    if config.env_ratio < 1: check_shards(shards)
     found = load_rows(shards[0], 0.5, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows)
-    if config.env_ratio < 1: check_labels(found, shards[0], WANTS_LABELS)
     if found: return found[:]
     raise ValueError(f'{shards[0]} has no evaluation rows: 5 % of positions belong to the evaluation split; give more rows, or another file first')
 
