@@ -160,8 +160,8 @@ class Rows(Sequence):
         index: np.ndarray|None = None, # (m,) which of them; None is all
         unlabelled: int|None = None, # the number of the first P row without a label
     ):
-        self.chunks, self.parse, self.repaired, self._kinds, self._positions, self._unlabelled = chunks, parse, repaired, kinds, positions, unlabelled
-        self._starts = [0, *accumulate(map(len, chunks))]
+        self.chunks, self.parse, self.repaired, self._unlabelled = chunks, parse, repaired, unlabelled
+        self._kinds, self._positions, self._starts = kinds, positions, [0, *accumulate(map(len, chunks))]
         self._index = np.arange(len(kinds), dtype=np.int32) if index is None else index
 
     def __len__(self): return len(self._index)
@@ -260,7 +260,8 @@ class _Gate:
         self.bad.total += 1
         try:
             e = self.parse(row, False)
-            prompt = f'{e.kind}: {e.fen}' if isinstance(row, dict) and 'history' in row else e.prompt()    # a position that several games reach is one row
+            played = isinstance(row, dict) and 'history' in row
+            prompt = f'{e.kind}: {e.fen}' if played else e.prompt()    # a position that several games reach is one row
             prompt, position = hashlib.sha256(prompt.encode()).digest()[:8], position_hash(e.fen)
         except (KeyError, ValueError, TypeError) as error: return self.bad.add(row, error)
         if e.published_best: self._count_label(e)
@@ -327,7 +328,8 @@ def _packed(block, kept):
     "Some rows of a block; texts, and positions of games, as an Arrow array."
     if isinstance(block, pa.Array): return block.take(pa.array(kept))
     rows = [block[i] for i in kept]
-    return pa.array(rows) if all(isinstance(r, str) or isinstance(r, dict) and r.keys() == {'fen', 'history'} for r in rows) else rows
+    games = all(isinstance(r, dict) and r.keys() == {'fen', 'history'} and isinstance(r['history'], str) for r in rows)
+    return pa.array(rows) if games or all(isinstance(r, str) for r in rows) else rows
 
 
 def _blocks(items):
@@ -501,7 +503,7 @@ _MOST_BYTES = 2**30   # a larger source is checked each time: with a limit, read
 
 def _json_items(path):
     "The items of a JSON list, as lines."
-    items = json.loads(path.read_text('utf-8-sig'))
+    items = json.loads(path.read_text(encoding='utf-8-sig'))
     if not isinstance(items, list): raise ValueError(f'{path} must hold a JSON list, not a {type(items).__name__}')
     return map(json.dumps, items)
 
@@ -525,7 +527,7 @@ def _text_items(path):
         elif suffix == '.csv': yield from _csv_items(path, lines)
         else: yield from (line.rstrip('\n') for line in lines if line.strip() and not (chess_file and line.startswith('#')))
 
-
+# %% ../../nbs/chess/06_dataset.ipynb #0abea432
 def _file_blocks(path, split):
     "The raw rows of a file or directory."
     try:
@@ -605,4 +607,5 @@ def check_labels(
     advice: str, # why their labels are needed, and what to do
 ) -> None:
     "Refuse P rows without labels. Raises ValueError with the first of them."
-    if rows.unlabelled: raise ValueError(f'{source} has positions without labels, the first is {rows.unlabelled.fen!r}: {advice}')
+    if first := rows.unlabelled:
+        raise ValueError(f'{source} has positions without labels, the first is {first.fen!r}: {advice}')

@@ -151,7 +151,7 @@ def read_big_bench(
 
 
 def _big_bench_items(path):
-    try: items = json.loads(Path(path).read_text('utf-8-sig'))['examples']
+    try: items = json.loads(Path(path).read_text(encoding='utf-8-sig'))['examples']
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path} is no BIG-bench task: expected a JSON object with a list 'examples'") from None
     if not isinstance(items, list):

@@ -255,7 +255,7 @@ def _write_recipe(out, config, model, origin, done):
                   data_sha256=hashlib.sha256(json.dumps(origin['data'], sort_keys=True).encode()).hexdigest(), before=_before(out, config), metrics=metrics)
     write_at_once(out/'pretrain.json', json.dumps(recipe, indent=1) + '\n')
 
-
+# %% ../../nbs/run/05_pretrain.ipynb #dea729e2
 def _measure(config, model, tokenizer, log, step, held_out):
     "Greedy answers to held-out prompts; rows of eval.jsonl."
     set_numbers(model.eval(), 'float32')     # as the model will be used

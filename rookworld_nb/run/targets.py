@@ -330,7 +330,7 @@ def _policy_rows(shard, seed, fix_best, max_bad_rows, state):
     check_labels(rows := load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows), shard, _WANTS_LABELS)
     return rows.of_kind('P')
 
-
+# %% ../../nbs/run/04_targets.ipynb #7cc2af7b
 def _evenly(shards, rng):
     "A new order, in which the shards of every directory are spread evenly."
     place = {}

@@ -196,7 +196,7 @@ def load_prompts(
         raise ValueError(f'{config.data}: a held-out position is among the training positions')
     return source, held_out[:]
 
-
+# %% ../../nbs/run/03_train.ipynb #f744265c
 def _step_line(row: dict) -> str:
     "The line of a step for the terminal."
     kl = '–' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:.4f}"
