@@ -183,7 +183,7 @@ class Config:
 class TrainFront:
     "What a person chooses first."
     model: Name = 'nano'              # weights to start from: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id, org/name[@revision]
-    data: Name = 'unlabelled'         # prompts: 'unlabelled' (made by the rules while training; 'unlabelled:games,armies' for some kinds of position), 'positions' (shipped, with labels), a parquet, jsonl, json or text file, a directory of shards, or a hub id
+    data: Name = 'unlabelled'         # 'unlabelled' (made by the rules while training; 'unlabelled:games,armies' for some kinds), 'positions' (shipped, with labels), a file of rows, FENs or games (parquet, csv, json, text, PGN), a directory of shards, or a hub id
     output_dir: Name|None = None      # directory of the run; None takes the next free runs/grpo-NNN
     seed: Seed = 0                    # same seed, same run (bit for bit on a CPU)
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
@@ -520,7 +520,7 @@ class EvalConfig(Config):
     "Held-out metrics of a model, with intervals, beside trivial answers."
     model: Name = 'nano'            # weights: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id, org/name or org/name@revision
     compare: Name|None = None       # a second model that answers the same prompts: paired differences with a test (--compare A B names both models)
-    data: Name = 'positions'        # rows: 'positions' (shipped), a parquet, jsonl, json or text file, BIG-bench JSON, a Lichess puzzle CSV, or a hub id
+    data: Name = 'positions'        # 'positions' (shipped), a file of rows, FENs or games (parquet, csv, json, text, PGN), BIG-bench JSON, a Lichess puzzle CSV, or a hub id
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     max_bad_rows: Share = 0.05      # share of unreadable rows a file may have, 0 to 1
     split: Literal['auto', 'eval', 'train', 'all'] = 'auto' # which rows of data, by position: eval are those that training here leaves out; auto takes eval where there are any, else all

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['COLUMNS', 'SUFFIXES', 'Example', 'policy_example', 'env_example', 'parse_row', 'audit_labels', 'Rows',
-           'read_positions', 'shard_files', 'load_rows']
+           'read_positions', 'shard_files', 'load_rows', 'check_labels']
 
 # %% ../../nbs/chess/06_dataset.ipynb #f56c4836
+import csv
 import hashlib
 import importlib.resources
 import json
@@ -32,6 +33,7 @@ from .board import transition
 from .tasks import (EnvAnswer, EnvTask, PolicyAnswer, PolicyTask,
                                       parse_completion, parse_prompt, split_row)
 from .positions import check_split, choose_move, position_hash, split_of
+from .own_positions import Flaw, check_possible, looks_like_fen, pgn_rows, read_fen
 from .row_cache import check_key, recall, remember
 from ..files import file_sha256, hub_failure, quiet_hub
 
@@ -76,12 +78,9 @@ class Example:
         return self.target.text(style, fen=self.fen) if self.kind == 'P' else self.target.text(style)
 
 # %% ../../nbs/chess/06_dataset.ipynb #cce968d5
-_HARMLESS = chess.STATUS_BAD_CASTLING_RIGHTS | chess.STATUS_INVALID_EP_SQUARE
-
 def _check_moves(fen, moves):
     "ValueError when a position is impossible, or one of its moves is illegal or named twice."
-    board = chess.Board(fen)
-    if board.status() & ~_HARMLESS: raise ValueError(f'not a possible position: {fen!r}')
+    check_possible(board := chess.Board(fen))
     if len(set(moves)) < len(moves): raise ValueError(f"a move is listed twice: {' '.join(moves)!r}")
     for m in moves:
         if not board.is_legal(chess.Move.from_uci(m)): raise ValueError(f'an illegal move is listed: {m!r} in {fen!r}')
@@ -159,9 +158,10 @@ class Rows(Sequence):
         positions: np.ndarray, # (n,) uint64, `position_hash` of every row
         repaired: bool = False,# whether published best moves are repaired
         index: np.ndarray|None = None, # (m,) which of them; None is all
+        unlabelled: int|None = None, # the number of the first P row without a label
     ):
-        self.chunks, self.parse, self.repaired, self._kinds, self._positions = chunks, parse, repaired, kinds, positions
-        self._starts = [0, *accumulate(map(len, chunks))]
+        self.chunks, self.parse, self.repaired, self._unlabelled = chunks, parse, repaired, unlabelled
+        self._kinds, self._positions, self._starts = kinds, positions, [0, *accumulate(map(len, chunks))]
         self._index = np.arange(len(kinds), dtype=np.int32) if index is None else index
 
     def __len__(self): return len(self._index)
@@ -185,13 +185,18 @@ class Rows(Sequence):
         "Eight bytes for the position of each row."
         return self._positions[self._index]
 
+    @property
+    def unlabelled(self) -> Example|None: # None: every P row has one
+        "The first P row without a label."
+        return None if self._unlabelled is None else self._example(self._unlabelled)
+
     def of_kind(
         self,
         kind: str, # 'P' or 'A'
     ) -> 'Rows':   # in the same order, nothing copied but the numbers of the rows
         "The rows of one task."
         return Rows(self.chunks, self.parse, self._kinds, self._positions, self.repaired,
-                    self._index[self._kinds[self._index] == ord(kind)])
+                    self._index[self._kinds[self._index] == ord(kind)], self._unlabelled if kind == 'P' else None)
 
 # %% ../../nbs/chess/06_dataset.ipynb #5c0e77de
 _MAX_REASONS, _SHOWN = 100, 10   # reasons told apart; bad rows and reasons shown
@@ -210,11 +215,11 @@ class _BadRows:
     def add(self, row, error):
         "Count the last row as a bad one."
         where = '' if isinstance(row, dict) and 'fen' in row else f'row {self.total}: '    # labelled positions: what is left of the file is counted, which says nothing about places in it
-        reason, row = _reason(error), f'{str(row)[:80]!r}'
+        reason, told, row = _reason(error), isinstance(row, Flaw) and str(row)[:120], f'{str(row)[:80]!r}'
         if len(self.reasons) >= _MAX_REASONS and reason not in self.reasons: reason = 'other reasons'
         self.reasons.setdefault(reason, [0, row])[0] += 1
         self.count += 1
-        if len(self.first) < _SHOWN: self.first.append(f'{where}{row}: {reason}')
+        if len(self.first) < _SHOWN: self.first.append(told or f'{where}{row}: {reason}')
 
     def stop(self, share):
         "Refuse a source with too many of them."
@@ -239,6 +244,7 @@ class _Gate:
         self.labels, self.seen, self.kinds, self.positions = (
             {'white': [0, 0], 'black': [0, 0]}, set(), bytearray(), array('Q'))
         self.marks = bytearray()   # 1 for every row that was taken, 0 for every other
+        self.unlabelled = None     # the first P row without a label, by its number among those taken
 
     @property
     def full(self): return self.limit is not None and len(self.kinds) >= self.limit
@@ -254,12 +260,15 @@ class _Gate:
         self.bad.total += 1
         try:
             e = self.parse(row, False)
-            prompt, position = hashlib.sha256(e.prompt().encode()).digest()[:8], position_hash(e.fen)
+            played = isinstance(row, dict) and 'history' in row
+            prompt = f'{e.kind}: {e.fen}' if played else e.prompt()    # a position that several games reach is one row
+            prompt, position = hashlib.sha256(prompt.encode()).digest()[:8], position_hash(e.fen)
         except (KeyError, ValueError, TypeError) as error: return self.bad.add(row, error)
         if e.published_best: self._count_label(e)
         if self.full or self.split not in (None, split_of(position)) or (prompt := int.from_bytes(prompt)) in self.seen:
             return False
         self.seen.add(prompt)
+        if e.target is None and self.unlabelled is None: self.unlabelled = len(self.kinds)
         self.kinds.append(ord(e.kind))
         self.positions.append(position)
         return True
@@ -273,7 +282,7 @@ class _Gate:
     def found(self): # arrays, and the rest as JSON can hold it
         "All that a `_KnownGate` needs."
         arrays = dict(marks=self.marks, kinds=self.kinds, positions=self.positions)
-        return {name: np.array(a) for name, a in arrays.items()}, dict(labels=self.labels, bad=vars(self.bad))
+        return {name: np.array(a) for name, a in arrays.items()}, dict(labels=self.labels, bad=vars(self.bad), unlabelled=self.unlabelled)
 
     @property
     def defect(self): return any(best < _HONEST * n for n, best in self.labels.values())
@@ -282,7 +291,7 @@ class _Gate:
 class _KnownGate(_Gate):
     "A gate that has been through these rows before."
     def __init__(self, source, arrays, facts):
-        vars(self).update(arrays, labels=facts['labels'], bad=_BadRows(source), at=0)
+        vars(self).update(arrays, labels=facts['labels'], unlabelled=facts['unlabelled'], bad=_BadRows(source), at=0)
         vars(self.bad).update(facts['bad'], source=source)
 
     @property
@@ -312,14 +321,15 @@ def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_e
     if not come or gate.bad.count == gate.bad.total > 0: raise ValueError(f'{source} has no rows')
     repair = fix_best == 'always' or fix_best == 'auto' and gate.defect
     return Rows(chunks, partial(parse, fix_best=repair), np.frombuffer(gate.kinds, np.uint8),
-                np.frombuffer(gate.positions, np.uint64), repair)
+                np.frombuffer(gate.positions, np.uint64), repair, unlabelled=gate.unlabelled)
 
 
 def _packed(block, kept):
-    "Some rows of a block; texts as an Arrow array."
+    "Some rows of a block; texts, and positions of games, as an Arrow array."
     if isinstance(block, pa.Array): return block.take(pa.array(kept))
     rows = [block[i] for i in kept]
-    return pa.array(rows) if all(isinstance(r, str) for r in rows) else rows
+    games = all(isinstance(r, dict) and r.keys() == {'fen', 'history'} and isinstance(r['history'], str) for r in rows)
+    return pa.array(rows) if games or all(isinstance(r, str) for r in rows) else rows
 
 
 def _blocks(items):
@@ -329,7 +339,7 @@ def _blocks(items):
 
 # %% ../../nbs/chess/06_dataset.ipynb #bc7ad2b5
 def _position_example(row, env_ratio, seed):
-    "A row of `read_positions` as P or A, decided by seed and position."
+    "A labelled position as P or A, decided by seed and position."
     if not all(isinstance(v, str) for v in row.values()): raise ValueError('a column is empty or not text')
     fen, rng = row['fen'], random.Random(f"{seed} {row['fen']}")
     if rng.random() < env_ratio:
@@ -339,28 +349,48 @@ def _position_example(row, env_ratio, seed):
     return policy_example(fen, row['moves'].split(), map(float, row['evals'].split()), None, row['phase'], rng)
 
 
-def _parquet_row(row, fix_best, env_ratio, seed):
-    return _position_example(row, env_ratio, seed) if isinstance(row, dict) else parse_row(row, fix_best)
+def _unlabelled_example(fen, history, env_ratio, seed):
+    "A position without labels in the same way; P has no answer."
+    if (rng := random.Random(f'{seed} {fen}')).random() >= env_ratio: return Example(PolicyTask(fen))
+    return env_example(fen, choose_move(chess.Board(fen), rng), history)
+
+
+def _text_row(text, fix_best, env_ratio, seed):
+    "A published row, or a FEN."
+    return _unlabelled_example(read_fen(text), '', env_ratio, seed) if looks_like_fen(text) else parse_row(text, fix_best)
+
+
+def _table_row(row, fix_best, env_ratio, seed):
+    return _position_example(row, env_ratio, seed) if isinstance(row, dict) else _text_row(row, fix_best, env_ratio, seed)
+
+
+def _game_row(row, fix_best, env_ratio, seed):
+    if isinstance(row, Flaw): raise ValueError(row.reason)
+    return _unlabelled_example(row['fen'], row['history'], env_ratio, seed)
 
 # %% ../../nbs/chess/06_dataset.ipynb #0aa8e756
 COLUMNS = ['fen', 'history', 'phase', 'moves', 'evals']   # of labelled positions
 
 def _columns(path, names):
-    "The columns to read: labelled positions or published rows."
+    "The columns to read: labelled positions, or the one of published rows, or the one of positions without labels."
     missing = [c for c in COLUMNS if c not in names]
     if not missing: return COLUMNS
-    if 'fen' in names: raise ValueError(f'{path} has no column {missing[0]!r}: found {", ".join(names)}')
+    if 'fen' in names and ('evals' in names or len(missing) == 1):     # labels that cannot be used
+        raise ValueError(f'{path} has no column {missing[0]!r}: found {", ".join(names)}')
     if 'text' in names: return ['text']
-    raise ValueError(f"{path} has no column 'text' (published rows) and no column 'fen' (labelled positions): "
-                     f"found {', '.join(names)}")
+    if fen := _fen_name(names): return [fen]
+    raise ValueError(f"{path} has no column 'text' (published rows) and no column 'fen' (positions): found {', '.join(names)}")
 
 
-def _parquet_blocks(path, split, seen):
+def _fen_name(names): return next((n for n in names if str(n).lower() == 'fen'), None)
+
+
+def _parquet_blocks(path, split, seen, name=''):
     "The rows of a parquet file: texts, or the labelled positions of a split that have not been seen."
-    with pq.ParquetFile(path) as file:
-        columns = _columns(path, file.schema_arrow.names)
-        for batch in file.iter_batches(_BLOCK, columns=columns):
-            if columns == ['text']: yield batch['text']
+    with pq.ParquetFile(path) as parquet:
+        columns = _columns(name or path, parquet.schema_arrow.names)
+        for batch in parquet.iter_batches(_BLOCK, columns=columns):
+            if len(columns) == 1: yield batch[columns[0]]
             else:
                 yield batch.to_struct_array().take(
                     pa.array(_new_positions(batch['fen'].to_pylist(), split, seen), pa.int64()))
@@ -386,7 +416,7 @@ def read_positions(
     max_bad_rows: float = 0.05, # share of rows that may be unreadable, 0 to 1
 ) -> Rows:               # one example per row: P with the engine's labels, or A with a move played from there
     "Labelled positions as examples."
-    return _collect(_parquet_blocks(path, split, set()), partial(_parquet_row, env_ratio=env_ratio, seed=seed),
+    return _collect(_parquet_blocks(path, split, set()), partial(_table_row, env_ratio=env_ratio, seed=seed),
                     str(path), split, limit, 'never', max_bad_rows)
 
 # %% ../../nbs/chess/06_dataset.ipynb #bdb8c967
@@ -402,8 +432,11 @@ def _parse_expected_fen(
     return Example(task, EnvAnswer(t.fen, t.reward, t.terminated, t.truncated))
 
 # %% ../../nbs/chess/06_dataset.ipynb #0a345a16
-def _json_row(item, fix_best):
-    if not isinstance(item, dict): return parse_row(item, fix_best)
+def _json_row(item, fix_best, env_ratio=0., seed=0):
+    if not isinstance(item, dict): return _text_row(item, fix_best, env_ratio, seed)
+    if (fen := _fen_name(item)) and not item.keys() & {'text', 'prompt'}:
+        if 'evals' in item: return _position_example({c: item[c] for c in COLUMNS}, env_ratio, seed)
+        return _text_row(item[fen], fix_best, env_ratio, seed)
     if not isinstance(item.get('prompt', ''), str):
         raise ValueError(f"a prompt must be text, not {type(item['prompt']).__name__}")
     if 'expected_fen' in item: return _parse_expected_fen(item)
@@ -411,6 +444,8 @@ def _json_row(item, fix_best):
 
 # %% ../../nbs/chess/06_dataset.ipynb #58f107c0
 _HUB_ROWS = 100_000   # rows taken from a hub dataset when no limit is set
+SUFFIXES = ('.parquet', '.csv', '.jsonl', '.json', '.txt', '.fen', '.epd', '.pgn')
+_FORMS = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
 
 def _hub_files(hub, repo):
     "The training files of a hub dataset, or all files when none is named so."
@@ -418,29 +453,26 @@ def _hub_files(hub, repo):
     return [f for f in files if 'train' in f.split(repo, 1)[-1]] or files
 
 
-def _hub_blocks(hub, repo):
-    "The texts of a hub dataset, fetched when they are asked for."
+def _hub_blocks(hub, repo, split):
+    "The rows of a hub dataset, fetched when they are asked for."
+    seen = set()
     try:
         with quiet_hub():
             files = _hub_files(hub, repo)
             for f in files:
-                with hub.open(f) as remote:
-                    parquet = pq.ParquetFile(remote)
-                    if 'text' not in parquet.schema_arrow.names:
-                        raise ValueError(f"{f} has no column 'text': found {', '.join(parquet.schema_arrow.names)}")
-                    for batch in parquet.iter_batches(_BLOCK, columns=['text']): yield batch['text']
+                with hub.open(f) as remote: yield from _parquet_blocks(remote, split, seen, f)
     except ValueError: raise
     except Exception as e:   # the client raises a dozen kinds; each means that the rows did not come
         raise FileNotFoundError(f'cannot read dataset {repo!r} from the Hugging Face hub: {hub_failure(e)}; '
-                                'or give a local .parquet, .jsonl, .json or .txt file instead') from e
+                                f'or give a local file instead: {_FORMS}') from e
     if not files: raise ValueError(f'dataset {repo} has no parquet file')
 
 
-def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows):
+def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows, env_ratio=0., seed=0):
     "The first distinct rows of a split; a source with too many bad rows at its start is not read to its end."
     if limit is None: warnings.warn(f'{repo}: taking the first {_HUB_ROWS:,} rows; set a limit for more', stacklevel=3)
-    return _collect(_hub_blocks(hub, repo), parse_row, repo, split, limit or _HUB_ROWS, fix_best, max_bad_rows,
-                    stop_early=True)
+    return _collect(_hub_blocks(hub, repo, split), partial(_table_row, env_ratio=env_ratio, seed=seed), repo, split,
+                    limit or _HUB_ROWS, fix_best, max_bad_rows, stop_early=True)
 
 # %% ../../nbs/chess/06_dataset.ipynb #e836c01c
 def shard_files(
@@ -468,26 +500,42 @@ def _untouched(path, sha256):
 
 # %% ../../nbs/chess/06_dataset.ipynb #0e3d474d
 _MOST_BYTES = 2**30   # a larger source is checked each time: with a limit, reading all of it takes longer
-SUFFIXES = ('.parquet', '.jsonl', '.json', '.txt')
 
 def _json_items(path):
     "The items of a JSON list, as lines."
-    items = json.loads(path.read_text('utf-8'))
+    items = json.loads(path.read_text(encoding='utf-8-sig'))
     if not isinstance(items, list): raise ValueError(f'{path} must hold a JSON list, not a {type(items).__name__}')
     return map(json.dumps, items)
 
 
+def _csv_items(path, lines):
+    "The rows of a table; commas, semicolons or tabs stand between its columns."
+    if not (first := next(lines, '')).strip(): return
+    mark = max(',;\t', key=first.count)
+    names = next(csv.reader([first], delimiter=mark))
+    columns = _columns(path, names)
+    for row in csv.DictReader(lines, names, delimiter=mark):
+        yield {c: row[c] for c in columns} if len(columns) > 1 else row[columns[0]]
+
+
+def _text_items(path):
+    "The raw rows of a text file. In a list of positions or games only names and remarks are not ASCII, in whatever encoding."
+    suffix = _suffix(path)
+    chess_file = suffix in ('.fen', '.epd', '.pgn')
+    with open(path, encoding='utf-8-sig', errors='replace' if chess_file else 'strict') as lines:
+        if suffix == '.pgn': yield from pgn_rows(lines)
+        elif suffix == '.csv': yield from _csv_items(path, lines)
+        else: yield from (line.rstrip('\n') for line in lines if line.strip() and not (chess_file and line.startswith('#')))
+
+# %% ../../nbs/chess/06_dataset.ipynb #0abea432
 def _file_blocks(path, split):
     "The raw rows of a file or directory."
     try:
-        if path.is_dir() or path.suffix == '.parquet':
+        if path.is_dir() or _suffix(path) == '.parquet':
             seen = set()
             for f in shard_files(path) if path.is_dir() else [path]: yield from _parquet_blocks(f, split, seen)
-        elif path.suffix == '.json': yield from _blocks(_json_items(path))
-        else:
-            with open(path, encoding='utf-8') as lines:
-                yield from _blocks(line.rstrip('\n') for line in lines if line.strip())
-    except (pa.ArrowException, OSError, UnicodeDecodeError, json.JSONDecodeError) as e:
+        else: yield from _blocks(_json_items(path) if _suffix(path) == '.json' else _text_items(path))
+    except (pa.ArrowException, OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as e:
         raise ValueError(f'{path} cannot be read: {str(e).splitlines()[0]}') from e
 
 
@@ -506,16 +554,20 @@ def _key(source, path, **how):
     return check_key(files, **how) if files and sum(f.stat().st_size for f in files) < _MOST_BYTES else None
 
 
-def _json_line(line, fix_best): return _json_row(json.loads(line), fix_best)
+def _json_line(line, fix_best, env_ratio, seed): return _json_row(json.loads(line), fix_best, env_ratio, seed)
 
-def _item_row(item, fix_best):
-    if not isinstance(item, Example): return _json_row(item, fix_best)
+def _item_row(item, fix_best, env_ratio, seed):
+    if not isinstance(item, Example): return _json_row(item, fix_best, env_ratio, seed)
     return replace(item, target=item.target.repaired()) if fix_best and item.published_best else item
+
+def _suffix(path): return '' if path.is_dir() else path.suffix.lower()
+
+_PARSERS = {'.jsonl': _json_line, '.json': _json_line, '.pgn': _game_row}   # of raw rows; `_table_row` for all others
 
 # %% ../../nbs/chess/06_dataset.ipynb #2bd7a15f
 def load_rows(
-    source: str|Path|Iterable, # 'positions' (embedded), a .parquet, .jsonl, .json or .txt file, a directory of .parquet files, a hub dataset id, or any iterable of row texts or Examples
-    env_ratio: float = 0.2,    # share of A rows when the source is labelled positions, 0 to 1
+    source: str|Path|Iterable, # 'positions' (embedded), a file with one of `SUFFIXES`, a directory of .parquet files, a hub dataset id, or any iterable of row texts, FENs or Examples
+    env_ratio: float = 0.2,    # share of A rows when the source is positions, 0 to 1
     seed: int = 0,             # see `read_positions`
     split: str|None = None,    # 'train', 'eval', or None for both; decided by position, see `split_of`
     limit: int|None = None,    # at most this many rows; no more is read and checked than needed. None: all of them (of a hub dataset the first 100,000)
@@ -528,19 +580,32 @@ def load_rows(
     if fix_best not in ('auto', 'never', 'always'):
         raise ValueError(f"fix_best must be 'auto', 'never' or 'always', not {fix_best!r}")
     how = dict(split=split, limit=limit, fix_best=fix_best, max_bad_rows=max_bad_rows)
-    if not isinstance(source, (str, Path)): return _collect(_blocks(source), _item_row, 'rows', **how)
-    path, parquet = Path(source), partial(_parquet_row, env_ratio=env_ratio, seed=seed)
-    if cache: how['key'] = _key(source, path, env_ratio=env_ratio, seed=seed, split=split, limit=limit)
-    if isinstance(source, str) and source == 'positions': return _collect(_embedded_blocks(split), parquet, 'positions', **how)
+    chosen = dict(env_ratio=env_ratio, seed=seed)
+    if not isinstance(source, (str, Path)): return _collect(_blocks(source), partial(_item_row, **chosen), 'rows', **how)
+    path = Path(source)
+    if cache: how['key'] = _key(source, path, split=split, limit=limit, **chosen)
+    if isinstance(source, str) and source == 'positions': return _collect(_embedded_blocks(split), partial(_table_row, **chosen), 'positions', **how)
     if path.exists():
-        parse = (parquet if path.is_dir() or path.suffix == '.parquet'
-                 else _json_line if path.suffix in ('.jsonl', '.json') else parse_row)
-        return _collect(_file_blocks(path, split), parse, str(path), **how)
+        parse = partial(_PARSERS.get(_suffix(path), _table_row), **chosen)
+        try: return _collect(_file_blocks(path, split), parse, str(path), **how)
+        except ValueError as e:
+            if _suffix(path) in ('', *SUFFIXES): raise
+            raise ValueError(f'{e}; the suffix says how a file is read, and {path.suffix} is none of {_FORMS}') from e
     if path.parent != Path('.') and path.parent.is_dir():
         raise FileNotFoundError(f'no data at {str(source)!r}: there is a directory {path.parent} here, '
                                 f'but no {path.name} in it')
     if re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', str(source)) and path.suffix not in SUFFIXES:
         how.pop('key', None)
-        return _hub_rows(HfFileSystem(), str(source), **how)
-    raise FileNotFoundError(f"no data at {str(source)!r}: expected 'positions', a .parquet, .jsonl, .json or .txt "
-                            'file, a directory of .parquet files, or a hub dataset like org/name')
+        return _hub_rows(HfFileSystem(), str(source), **how, **chosen)
+    raise FileNotFoundError(f"no data at {str(source)!r}: expected 'positions', a file ({_FORMS}), "
+                            'a directory of .parquet files, or a hub dataset like org/name')
+
+# %% ../../nbs/chess/06_dataset.ipynb #8437bdb8
+def check_labels(
+    rows: Rows,  # to be learned from
+    source: str, # of the rows
+    advice: str, # why their labels are needed, and what to do
+) -> None:
+    "Refuse P rows without labels. Raises ValueError with the first of them."
+    if first := rows.unlabelled:
+        raise ValueError(f'{source} has positions without labels, the first is {first.fen!r}: {advice}')

@@ -153,9 +153,10 @@ def _side_by_side(
 # %% ../../nbs/measure/05_exam.ipynb #97f76b02
 def _label_note(
     rows: list[Example], # any
-) -> str:                # '' when no row has a published best move
-    "How often the published best move is the best, and the worst, of its own candidates."
-    table = audit_labels(rows)
+) -> str:                # '' when no row has a published best move, and every one a label
+    "How often the published best move is the best, and the worst, of its own candidates; or how many P rows have no label."
+    without, table = sum(e.kind == 'P' and not e.target for e in rows), audit_labels(rows)
+    if without: return f'{without} of the P rows have no label: what only a label can tell, such as the reward, is left out for them'
     if not len(table): return ''
     said = (f'{colour}, {r.n:.0f} rows, is the best of its candidates in {r.best:.1%} and the worst in {r.worst:.1%}'
             for colour, r in table.iterrows())

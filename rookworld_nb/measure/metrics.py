@@ -61,7 +61,16 @@ def _judge_by_rules(example, answer, strict):
 
 def _judge_policy(example, completion, engine):
     answer, strict = _read(example.prompt(), completion)
-    if example.target is None: return _judge_by_rules(example, answer, strict)
+    found = _judge_by_label(example, answer, strict) if example.target else _judge_by_rules(example, answer, strict)
+    if engine:
+        best = answer.best if answer else ''
+        found |= dict(best_move_engine=dict(zip(engine.moves, engine.evals)).get(best) == max(engine.evals),
+                      regret_engine=regret(engine, example.fen, best))
+    return found
+
+
+def _judge_by_label(example, answer, strict):
+    "What can be said of an answer to P with one."
     moves, evals, best = (answer.moves, answer.evals, answer.best) if answer else ((), (), '')
     truth, top, legal = (dict(zip(example.target.moves, example.target.evals)), max(example.target.evals),
                          legal_moves(example.fen))
@@ -69,7 +78,7 @@ def _judge_policy(example, completion, engine):
               for m, e in dict(zip(moves, evals)).items() if m in truth]
     mates, published, whole = (mating_moves(example.fen), example.published_best,
                                len(truth) >= min(MAX_MOVES, len(legal)))
-    found = dict(
+    return dict(
         format_valid=strict,
         legal_best=best in legal,
         best_move=truth.get(best) == top,
@@ -79,10 +88,6 @@ def _judge_policy(example, completion, engine):
         regret=regret(example.target, example.fen, best) if whole else math.nan,
         coherence=strict and is_coherent(example.fen, answer),
         mate_in_one=best in mates if mates else math.nan)
-    if engine:
-        found |= dict(best_move_engine=dict(zip(engine.moves, engine.evals)).get(best) == max(engine.evals),
-                      regret_engine=regret(engine, example.fen, best))
-    return found
 
 # %% ../../nbs/measure/02_metrics.ipynb #d2bfa6b3
 def levenshtein(

@@ -151,7 +151,7 @@ def read_big_bench(
 
 
 def _big_bench_items(path):
-    try: items = json.loads(Path(path).read_text('utf-8'))['examples']
+    try: items = json.loads(Path(path).read_text(encoding='utf-8-sig'))['examples']
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path} is no BIG-bench task: expected a JSON object with a list 'examples'") from None
     if not isinstance(items, list):
@@ -180,7 +180,7 @@ def read_lichess_puzzles(
     "Puzzles of the Lichess database. Raises ValueError naming the first that cannot be read."
     found = []
     try:
-        with open(path, encoding='utf-8', newline='') as f: names, rows = (read := csv.DictReader(f)).fieldnames or (), list(islice(read, limit))
+        with open(path, encoding='utf-8-sig', newline='') as f: names, rows = (read := csv.DictReader(f)).fieldnames or (), list(islice(read, limit))
     except (UnicodeDecodeError, csv.Error) as e: raise ValueError(f'{path} is no file of Lichess puzzles: {e}') from None
     missing = [c for c in ('PuzzleId', 'FEN', 'Moves') if c not in names]
     if missing: raise ValueError(f'{path} is no file of Lichess puzzles: it has no column {missing[0]}')
@@ -197,7 +197,7 @@ def puzzle_reader(
     "The puzzle reader for a file."
     path = Path(path)
     if not path.is_file(): return None
-    if path.suffix == '.csv': return read_lichess_puzzles
-    if path.suffix != '.json': return None
-    with open(path, encoding='utf-8', errors='replace') as f:
-        return read_big_bench if f.read(1000).lstrip().startswith('{') else None
+    if path.suffix not in ('.csv', '.json'): return None
+    with open(path, encoding='utf-8-sig', errors='replace') as f: start = f.read(1000).lstrip()
+    if path.suffix == '.csv': return read_lichess_puzzles if 'PuzzleId' in start.partition('\n')[0] else None
+    return read_big_bench if start.startswith('{') else None

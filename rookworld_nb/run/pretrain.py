@@ -32,7 +32,7 @@ from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..grpo.ranks import by_one, everywhere, joined, rank, sum_gradients, together, world
 from ..measure.evaluate import judge_rows, summarize
-from .targets import Batch, completion_loss, RowStream, data_shards
+from .targets import Batch, completion_loss, RowStream, check_shards, data_shards
 from .checkpoint import (check_origin, choices_since, config_changes, latest_good_checkpoint,
                                          list_checkpoints, load_checkpoint, model_sha256, only_writer, reopen_run, save_checkpoint,
                                          seed_generators, starting_point, verify_checkpoint)
@@ -255,7 +255,7 @@ def _write_recipe(out, config, model, origin, done):
                   data_sha256=hashlib.sha256(json.dumps(origin['data'], sort_keys=True).encode()).hexdigest(), before=_before(out, config), metrics=metrics)
     write_at_once(out/'pretrain.json', json.dumps(recipe, indent=1) + '\n')
 
-
+# %% ../../nbs/run/05_pretrain.ipynb #dea729e2
 def _measure(config, model, tokenizer, log, step, held_out):
     "Greedy answers to held-out prompts; rows of eval.jsonl."
     set_numbers(model.eval(), 'float32')     # as the model will be used
@@ -266,7 +266,9 @@ def _measure(config, model, tokenizer, log, step, held_out):
 
 def _held_out(config, shards):
     "Prompts of both tasks from the first file, from positions of the eval split."
-    if found := load_rows(shards[0], 0.5, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows)[:]: return found
+    if config.env_ratio < 1: check_shards(shards)
+    found = load_rows(shards[0], 0.5, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows)
+    if found: return found[:]
     raise ValueError(f'{shards[0]} has no evaluation rows: 5 % of positions belong to the evaluation split; give more rows, or another file first')
 
 # %% ../../nbs/run/05_pretrain.ipynb #45b1766a

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['best_first', 'candidate_odds', 'TokenRow', 'tokenize', 'Batch', 'TokenRows', 'completion_loss', 'task_of_step',
-           'data_shards', 'RowStream']
+           'data_shards', 'check_shards', 'RowStream']
 
 # %% ../../nbs/run/04_targets.ipynb #f9a4b407
 import contextlib
@@ -16,6 +16,7 @@ import random
 import re
 import signal
 import threading
+import warnings
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -30,7 +31,7 @@ from torch import Tensor
 from ..config import PretrainConfig
 from ..chess.tasks import PolicyAnswer, PolicyTask
 from ..chess.engine import win_probability
-from ..chess.dataset import Example, COLUMNS, SUFFIXES, env_example, load_rows, shard_files
+from ..chess.dataset import Example, COLUMNS, SUFFIXES, check_labels, env_example, load_rows, shard_files
 from ..chess.positions import choose_move, split_of
 from ..chess.synthetic import generate_transitions, move_counts, special_rows
 from ..lm.tokenizer import load_tokenizer
@@ -313,11 +314,23 @@ def _state(shard):
     return file.st_mtime_ns, file.st_size
 
 
+_WANTS_LABELS = 'supervised training learns P from labels; rookworld_train does without, because the rules judge there'
+
+def check_shards(
+    shards: list[str], # see `data_shards`
+) -> None:
+    "Refuse at once a file that begins with a position without a label; one further down is refused when it is read. Raises ValueError."
+    with warnings.catch_warnings(action='ignore'):
+        for s in shards:
+            if os.path.isfile(s) and not _is_labelled(s): check_labels(load_rows(s, 0.0, 0, None, 1, max_bad_rows=1), s, _WANTS_LABELS)
+
+
 @lru_cache(maxsize=_SHARDS)
 def _policy_rows(shard, seed, fix_best, max_bad_rows, state):
-    return load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows).of_kind('P')
+    check_labels(rows := load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows), shard, _WANTS_LABELS)
+    return rows.of_kind('P')
 
-
+# %% ../../nbs/run/04_targets.ipynb #7cc2af7b
 def _evenly(shards, rng):
     "A new order, in which the shards of every directory are spread evenly."
     place = {}

@@ -22,7 +22,7 @@ import torch
 from tqdm.auto import tqdm
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..files import Interrupt, read_rows, while_read, write_at_once
-from ..chess.dataset import Example, load_rows
+from ..chess.dataset import Example, check_labels, load_rows
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
@@ -198,7 +198,7 @@ def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame
 
 # %% ../../nbs/run/03_train.ipynb #07d98b0a
 def load_prompts(
-    config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, difficulty_filter, rare_share, rare_twins, narrow_share
+    config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, reward_source, difficulty_filter, rare_share, rare_twins, narrow_share
 ) -> tuple[PromptSource|Mixture, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed, and for unlabelled data probes
     "The training and held-out rows of a run, from disjoint positions. Of unlabelled data, the held-out rows with labels are those of 'positions'."
     how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True)
@@ -206,6 +206,9 @@ def load_prompts(
         labelled = load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, cache=True)[:]
         return unlabelled_mixture(kinds, config.seed, reserved_positions()), labelled + watch_rows()
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
+    if config.reward_source in ('auto', 'row'):
+        check_labels(rows, config.data, f'reward_source {config.reward_source} compares P with labels; '
+                                        'rules needs none, and engine asks Stockfish for them')
     source = PromptSource(rows, config.seed, config.difficulty_filter, config.rare_share, config.rare_twins, config.narrow_share)
     for kind, share in dict(P=1 - config.env_ratio, A=config.env_ratio).items():
         if share and not source.rows[kind]:
@@ -219,7 +222,7 @@ def load_prompts(
         raise ValueError(f'{config.data}: a held-out position is among the training positions')
     return source, held_out[:]
 
-
+# %% ../../nbs/run/03_train.ipynb #f744265c
 def _step_line(row: dict) -> str:
     "The line of a step for the terminal."
     kl = '–' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:.4f}"
@@ -473,7 +476,7 @@ def _try_reward(scorer, held_out: list[Example], env_ratio: float) -> None:
     if isinstance(scorer, OwnScorer):
         shares = dict(P=1 - env_ratio, A=env_ratio)
         first = list({e.kind: e for e in held_out[::-1] if shares[e.kind]}.values())
-        scorer.score(first, [text for e in first for text in (e.completion(), '')], 1)
+        scorer.score(first, [text for e in first for text in (e.completion() if e.target else '', '')], 1)
 
 # %% ../../nbs/run/03_train.ipynb #bd094c24
 def train(
