@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from huggingface_hub import HfFileSystem
 from .board import transition
+from .quick_rules import quick_transition
 from .tasks import (EnvAnswer, EnvTask, PolicyAnswer, PolicyTask,
                                       parse_completion, parse_prompt, split_row)
 from .positions import check_split, choose_move, position_hash, split_of
@@ -116,7 +117,7 @@ def env_example(
 ) -> Example:          # task A
     "An A row: the rules give the answer."
     history = ' '.join([*history.split(), uci][-10:])
-    t = transition(fen, uci, history)
+    t = quick_transition(fen, uci, history) or transition(fen, uci, history)
     return Example(EnvTask(fen, uci, history), EnvAnswer(t.fen, t.reward, t.terminated, t.truncated), phase)
 
 # %% ../../nbs/chess/06_dataset.ipynb #6358d391

@@ -205,11 +205,13 @@ def _at_another_time(board, rng):
     return f"{' '.join(rest)} {passant} {half} {rng.randint(1, rng.choice((60, 120, 300)))}"
 
 
+_WEIGHT = dict(games=3, deep=2)     # how often A is asked in positions of a kind; 1 for the others
+
 def _env_prompts(move, kinds, rng):
-    "Of every kind of position equally many, two at a time, because a near miss follows what it nearly is."
-    streams = [MOVES[move]((kind,), rng) for kind in kinds]
+    "Two at a time, because a near miss follows what it nearly is; most of them in games, which is where people ask."
+    streams, weights = [MOVES[move]((kind,), rng) for kind in kinds], [_WEIGHT.get(kind, 1) for kind in kinds]
     while True:
-        for board, uci in islice(rng.choice(streams), 2):
+        for board, uci in islice(rng.choices(streams, weights)[0], 2):
             played = board.move_stack[max(0, len(board.move_stack) - rng.randint(0, 9)):]
             yield env_example(_at_another_time(board, rng), uci, ' '.join(m.uci() for m in played), game_phase(board))
 

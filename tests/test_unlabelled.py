@@ -1,0 +1,68 @@
+"Unlabelled prompts from the command line: a killed run goes on with the same prompts; what cannot be meant is refused in one sentence; how many prompts a second one core makes (-s prints it)."
+import time
+from itertools import islice
+from unittest.mock import patch
+import pytest
+from rookworld_nb.chess.positions import position_hash, split_of
+from rookworld_nb.chess.unlabelled import MOVES, POSITIONS, position_kinds, unlabelled_prompts
+from rookworld_nb.grpo.mixture import unlabelled_mixture
+from rookworld_nb.measure.probes import PROBES, probe_rows, reserved_positions
+from rookworld_nb.run import train
+from runs import contents, die, in_child
+
+CHOICES = ('--model nano --max_steps 5 --prompts_per_step 4 --group_size 2 --env_ratio 0.5 --warmup_steps 2 --threads 1 --max_refills 1 '
+           '--save_every 2 --check_every 0 --eval_prompts 2 --max_new_tokens 24').split()
+
+
+@pytest.mark.parametrize('data', ['unlabelled:games,endings,visited', 'unlabelled:games'])
+def test_a_killed_run_goes_on_with_the_same_prompts(tmp_path, data):
+    run = [*CHOICES, '--data', data, '--output_dir']
+    assert in_child([*run, tmp_path/'whole'], measured=False) == 0
+    append = train.RunLog.append
+    def dying(self, to, rows):
+        append(self, to, rows := list(rows))
+        if (to, rows[0]['step']) == ('metrics', 3): die()
+    assert in_child([*run, tmp_path/'killed'], patch.object(train.RunLog, 'append', dying), measured=False) == -9
+    assert in_child(['--resume', tmp_path/'killed'], measured=False) == 0
+    whole, resumed = contents(tmp_path/'whole'), contents(tmp_path/'killed')
+    assert resumed == whole and len(whole['completions.jsonl']) == 5*4
+    shares = [{k: v for k, v in row.items() if k.startswith('share_')} for row in whole['metrics.jsonl']]
+    assert shares[0] != shares[-1] and abs(sum(v for k, v in shares[-1].items() if k.startswith('share_a_')) - 1) < 1e-3
+
+
+@pytest.mark.parametrize('args, words', [
+    ('--reward_source row', 'reward_source must be rules or engine with data unlabelled, whose positions have no labels'),
+    ('--data unlabelled:games,knights', "there are no positions 'knights', only games, deep, shuffled, armies, endings, visited"),
+    ('--data unlabelled:visited', 'visited positions begin where others end'),
+    ('--rare_share 0.2', 'rare_share must be left out with data unlabelled: it is about rows of a file'),
+    ('--difficulty_filter', 'difficulty_filter must be left out with data unlabelled')])
+def test_refused_in_one_sentence(tmp_path, args, words):
+    assert in_child([*CHOICES, '--output_dir', tmp_path/'run', *args.split()], err=tmp_path/'err') == 2
+    said = (tmp_path/'err').read_text()
+    assert words in said and len(said.splitlines()) == 1 and not (tmp_path/'run').exists()
+
+
+def test_max_positions_is_answered(tmp_path):
+    "The documents that this project grew from give it in every command."
+    assert in_child([*CHOICES, '--max_steps', '1', '--data', 'unlabelled:games', '--max_positions', '256', '--output_dir', tmp_path/'run'], measured=False) == 0
+    assert 'max_positions has no effect: unlabelled prompts have no end' in (tmp_path/'run/train.log').read_text()
+
+
+def test_no_prompt_is_held_out():
+    reserved = reserved_positions()
+    asked = {position_hash(e.fen) for name in PROBES for e in probe_rows(name)}
+    source = unlabelled_mixture(position_kinds('unlabelled'), 0, reserved)
+    for task in 'PA':
+        for e in source.take(task, 1500):
+            h = position_hash(e.fen)
+            assert split_of(h) == 'train' and h not in reserved and h not in asked
+
+
+def test_prompts_a_second():
+    found = {}
+    for task, kinds in (('P', POSITIONS), ('A', MOVES)):
+        for kind in kinds:
+            began, n = time.process_time(), 300
+            assert len(list(islice(unlabelled_prompts(task, kind, 0), n))) == n
+            found[task, kind] = n/(time.process_time() - began)
+    print('', *(f'{task} {kind:9} {rate:7.0f} prompts a CPU-second' for (task, kind), rate in found.items()), sep='\n')
