@@ -188,15 +188,15 @@ class TrainFront:
     seed: Seed = 0                    # same seed, same run (bit for bit on a CPU)
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0              # CPU threads; 0 uses every core
-    max_steps: Count = 320            # how many steps to train
-    prompts_per_step: Size = 8        # prompts per step (P)
+    max_steps: Count = 280            # how many steps to train
+    prompts_per_step: Size = 16       # prompts per step (P)
     group_size: GroupSize = 8         # completions sampled per prompt (G)
-    env_ratio: Share = 0.25           # share of A prompts (environment); the rest are P (policy)
+    env_ratio: Share = 0.75           # share of A prompts (environment); the rest are P (policy)
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
     reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'rules' # where the truth comes from: rules (P: coherence), row or Stockfish (P; A asks the rules); auto: rules for A, row for P
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
-    kl_coef: NotNegative = 0.6        # weight of the KL to the start; 0 only measures it
-    learning_rate: Positive = 5e-5    # of AdamW, after warm-up
+    kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it
+    learning_rate: Positive = 1.5e-4  # of AdamW, after warm-up
     eval_prompts: Count = 2000        # held-out prompts in an evaluation
 
 # %% ../nbs/00_config.ipynb #5c476bfc
@@ -207,7 +207,7 @@ class TrainRows:
     max_bad_rows: Share = 0.05        # share of unreadable rows a file may have, 0 to 1
     max_positions: Count|None = 20000 # train on at most this many rows; None takes all. Unlabelled prompts have no end, and no limit
     dynamic_sampling: bool = True     # replace groups whose rewards are all equal: they teach nothing
-    max_refills: Refills = 4          # rounds of replacement per step, at most; 0 to 50
+    max_refills: Refills = 0          # rounds of replacement per step, at most, 0 to 50; with 0 such groups are left out
     rare_share: Share = 0.06          # share of A prompts that the rules make beside the data: a move that mates and an illegal one, in turn; play has few of them, and a run that meets few unlearns them
     rare_twins: Literal['none', 'mates', 'all'] = 'none' # which of these are followed by a twin, which counts in rare_share: a move of the same piece in the same position, but one that is legal and does not end the game
     narrow_share: Share = 0.0         # share of P prompts that are sought among the positions with fewer than 20 legal moves (check, pins, endings), where the shipped model is wrong most often; the others come as they are
@@ -312,7 +312,7 @@ class TrainUpdates:
 class TrainWatching:
     "Evaluations during the run, checkpoints, and completions that are logged."
     eval_every: Whole = 0             # steps between whole evaluations; 0 evaluates only before and after
-    check_every: Whole = 40           # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
+    check_every: Whole = 56           # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
     save_every: Count = 20            # steps between checkpoints
     keep_last: Count = 2              # newest checkpoints kept
     keep_best: Whole = 1              # checkpoints kept beside them: those with the highest mean sampled reward over their last save_every steps

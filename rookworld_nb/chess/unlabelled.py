@@ -140,10 +140,20 @@ def _beside(board, move, others, rng):
 # %% ../../nbs/chess/09_unlabelled.ipynb #68031ef1
 _KEPT = 0.2     # share of the positions of a walk in which a common move is asked: neighbours are alike
 
+def _special(board, rng):
+    "Castling, en passant, promotion; None where there is none."
+    pawns = board.pawns & board.occupied_co[board.turn] & (chess.BB_RANK_7 if board.turn else chess.BB_RANK_2)
+    found = list(board.generate_legal_ep()) if board.ep_square else []
+    if pawns: found += [m for m in board.generate_legal_moves(pawns) if m.promotion]
+    if board.clean_castling_rights(): found += board.generate_castling_moves()
+    return rng.choice(found) if found else None
+
+
 def _quiet(kinds, rng):
     for board in walks(kinds, rng):
-        if rng.random() < _KEPT and not board.gives_check(move := random_move(board, rng)) and not how_it_ends(board, move):
-            yield board, move.uci()
+        if rng.random() > _KEPT: continue
+        move = _special(board, rng) or random_move(board, rng)
+        if not board.gives_check(move) and not how_it_ends(board, move): yield board, move.uci()
 
 
 def _mates(kinds, rng):
@@ -184,16 +194,7 @@ def _illegal(kinds, rng):
         alike = [m for m in moves if board.piece_type_at(m.from_square) == piece]
         if other := _goes_on(board, alike or moves, rng): yield board, other.uci()
 
-
-def _special(kinds, rng):
-    for board in walks(kinds, rng):
-        pawns = board.pawns & board.occupied_co[board.turn] & (chess.BB_RANK_7 if board.turn else chess.BB_RANK_2)
-        found = list(board.generate_legal_ep()) if board.ep_square else []
-        if pawns: found += [m for m in board.generate_legal_moves(pawns) if m.promotion]
-        if board.clean_castling_rights() and rng.random() < 0.3: found += board.generate_castling_moves()
-        if found: yield board, rng.choice(found).uci()
-
-MOVES = dict(quiet=_quiet, mates=_mates, draws=_draws, illegal=_illegal, special=_special)
+MOVES = dict(quiet=_quiet, mates=_mates, draws=_draws, illegal=_illegal)
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #7538af2b
 def _at_another_time(board, rng):
