@@ -4,7 +4,7 @@ from itertools import islice
 from unittest.mock import patch
 import pytest
 from rookworld_nb.chess.positions import position_hash, split_of
-from rookworld_nb.chess.unlabelled import MOVES, POSITIONS, position_kinds, unlabelled_prompts
+from rookworld_nb.chess.unlabelled import MOVE_KINDS, POSITIONS, position_kinds, unlabelled_prompts
 from rookworld_nb.grpo.mixture import unlabelled_mixture
 from rookworld_nb.measure.probes import PROBES, probe_rows, reserved_positions
 from rookworld_nb.run import train
@@ -60,7 +60,7 @@ def test_no_prompt_is_held_out():
 
 def test_prompts_a_second():
     found = {}
-    for task, kinds in (('P', POSITIONS), ('A', MOVES)):
+    for task, kinds in (('P', POSITIONS), ('A', MOVE_KINDS)):
         for kind in kinds:
             began, n = time.process_time(), 300
             assert len(list(islice(unlabelled_prompts(task, kind, 0), n))) == n
