@@ -183,7 +183,7 @@ class Config:
 class TrainFront:
     "What a person chooses first."
     model: Name = 'nano'              # weights to start from: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id, org/name[@revision]
-    data: Name = 'unlabelled'         # 'unlabelled' (made by the rules while training; 'unlabelled:games,armies' for some kinds), 'positions' (shipped, with labels), a file of rows, FENs or games (parquet, csv, json, text, PGN), a directory of shards, or a hub id
+    data: Name = 'unlabelled'         # 'unlabelled' (made by the rules; unlabelled:games,armies takes some kinds), 'positions' (shipped), a file of rows, FENs or games, a directory of shards, or a hub id
     output_dir: Name|None = None      # directory of the run; None takes the next free runs/grpo-NNN
     seed: Seed = 0                    # same seed, same run (bit for bit on a CPU)
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps

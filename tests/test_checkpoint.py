@@ -14,7 +14,7 @@ from rookworld_nb.run.checkpoint import (CheckpointError, latest_good_checkpoint
 import runs
 from runs import contents, die, undisturbed
 
-CHOICES = '--model nano --max_steps 4 --save_every 1 --keep_last 9 --prompts_per_step 2 --group_size 2 --env_ratio 0.5 --eval_prompts 4 --max_refills 0 --warmup_steps 2 --threads 1'.split()
+CHOICES = '--model nano --max_steps 4 --save_every 1 --keep_last 9 --prompts_per_step 2 --group_size 2 --env_ratio 0.5 --kl_coef 0.6 --learning_rate 5e-5 --eval_prompts 4 --max_refills 0 --warmup_steps 2 --threads 1'.split()
 
 
 @pytest.fixture(scope='module')

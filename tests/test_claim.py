@@ -35,7 +35,7 @@ EXPERIMENTS = Path(__file__).parents[1]/'nbs/experiments'
 sys.path.append(str(EXPERIMENTS))
 import claim_plan
 
-CONFIG = TrainConfig(reward_source='rules', prompts_per_step=4, group_size=4, env_ratio=0.25, max_new_tokens=24, env_max_new_tokens=48, kl_every=0, max_refills=0, learning_rate=1e-3, warmup_steps=0, temperature=1.5)
+CONFIG = TrainConfig(data='positions', reward_source='rules', kl_coef=0.6, prompts_per_step=4, group_size=4, env_ratio=0.25, max_new_tokens=24, env_max_new_tokens=48, kl_every=0, max_refills=0, learning_rate=1e-3, warmup_steps=0, temperature=1.5)
 
 
 @pytest.fixture(scope='module')
@@ -427,7 +427,7 @@ def test_the_registered_plan_can_be_read(claim, tmp_path, monkeypatch):
     monkeypatch.setattr(claim, 'file_sha256', lambda file: plan['base']['sha256'])      # the plans belong to an earlier nano
     with pytest.raises(SystemExit, match='--arms needs --steps'): claim.main([claim.__file__.replace('.py', '.toml'), str(tmp_path/'out'), 'tuning', '--arms', 'R1'])
     for name, arm in plan['arms'].items():
-        if arm['kind'] == 'grpo': TrainConfig(**{k: v for k, v in arm.items() if k != 'kind'})
+        if arm['kind'] == 'grpo': TrainConfig(data='positions', **{k: v for k, v in arm.items() if k != 'kind'})
     assert claim.read_plan(claim.__file__.replace('arms.py', 'designs.toml'))['arms'].keys() == {'start', 'D1', 'D2'}
     control = claim.read_plan(EXPERIMENTS/'control_arms.toml')
     assert list(claim.runs(control, 'final', tmp_path, None, [20])) == [(0, [('start', 0.0)]), (20, [('S6', 3e-5), ('S7', 3e-5), ('R5', 3e-5)])]

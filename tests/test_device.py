@@ -22,7 +22,7 @@ from rookworld_nb.lm.tokenizer import load_tokenizer
 
 TOKENIZER, ROWS = load_tokenizer('chess'), load_rows('positions', 0.5, 0, 'train', 40)[:]
 PROMPTS = [e.prompt(TOKENIZER.style) for e in ROWS[:5]]
-CONFIG = TrainConfig(reward_source='auto', env_ratio=0.5, kl_coef=0.0, prompts_per_step=2, group_size=4, max_new_tokens=12, temperature=0.7, learning_rate=1e-2, warmup_steps=0, dynamic_sampling=False, mask_truncated=False, kl_every=0, device='cpu')
+CONFIG = TrainConfig(data='positions', reward_source='auto', env_ratio=0.5, kl_coef=0.0, prompts_per_step=2, group_size=4, max_new_tokens=12, temperature=0.7, learning_rate=1e-2, warmup_steps=0, dynamic_sampling=False, mask_truncated=False, kl_every=0, device='cpu')
 
 
 def tiny():

@@ -226,7 +226,7 @@ def test_a_missing_engine_is_refused_before_any_work():
     for ask in (lambda: EnginePool(path='/nowhere/stockfish'), lambda: make_scorer(TrainConfig(reward_source='engine', stockfish_path='/nowhere/stockfish'))):
         with pytest.raises(FileNotFoundError, match='no Stockfish found at /nowhere/stockfish: install it or set STOCKFISH_PATH'): ask()
     for source in ('auto', 'row', 'rules'):
-        with make_scorer(TrainConfig(reward_source=source, stockfish_path='/nowhere/stockfish')) as scorer: assert scorer.facts() == {}
+        with make_scorer(TrainConfig(data='positions', reward_source=source, stockfish_path='/nowhere/stockfish')) as scorer: assert scorer.facts() == {}
 
 
 def test_a_program_that_is_no_engine_is_told_from_one(tmp_path):

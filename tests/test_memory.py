@@ -12,7 +12,7 @@ from rookworld_nb.run import memory, train
 from runs import clean, contents, die, in_child, some_positions
 
 CHOICES = '''--model nano --max_steps 3 --save_every 1 --prompts_per_step 8 --group_size 4 --env_ratio 0.5 --eval_prompts 2 --warmup_steps 2
-    --max_new_tokens 60 --max_refills 0 --log_completions 1 --threads 1'''.split()
+    --max_new_tokens 60 --max_refills 0 --learning_rate 5e-5 --kl_coef 0.6 --log_completions 1 --threads 1'''.split()
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from rookworld_nb.run import pretrain, train
 from runs import SECONDS, clean, end, in_child, some_positions, unmeasured, wait_until
 
 STEPS = 5
-COMMON = [*'--model nano --max_steps 5 --group_size 4 --env_ratio 0.34 --warmup_steps 2 --threads 1'.split(),
+COMMON = [*'--model nano --max_steps 5 --group_size 4 --env_ratio 0.34 --learning_rate 5e-5 --kl_coef 0.6 --max_refills 4 --warmup_steps 2 --threads 1'.split(),
           *'--max_positions 30 --max_new_tokens 40 --eval_prompts 2 --save_every 2'.split()]
 KINDS = {   # three groups on two ranks, where a mean of means is no mean; or one group a step, which leaves a rank without work
     'value head, KL in the reward': '--prompts_per_step 3 --baseline value --kl_coef 0.05 --kl_in reward --inner_steps 2 --overlong_buffer 20'}

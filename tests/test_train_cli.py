@@ -28,7 +28,7 @@ def test_interrupted_after_a_step(number, data, tmp_path):
     assert process.returncode == 130, err
     assert err == f'stops after this step; once more stops at once and saves nothing\nrookworld_train: interrupted: saved at step {done[-1]}; kept in run: go on with rookworld_train --resume run\n'
     legend, *lines = printed.splitlines()
-    assert legend.startswith('Reward is ') and len(lines) == len(done) and lines[0].startswith('Step    1 | Loss: ')
+    assert legend.startswith('Reward: ') and len(lines) == len(done) and lines[0].startswith('Step    1 | Loss: ')
     assert (tmp_path/f'run/checkpoints/step-{done[-1]}/state.json').exists()
 
     process = start('--resume', 'run', '--max_steps', done[-1] + 1, cwd=tmp_path)

@@ -4,7 +4,7 @@ from itertools import islice
 from unittest.mock import patch
 import pytest
 from rookworld_nb.chess.positions import position_hash, split_of
-from rookworld_nb.chess.unlabelled import MOVES, POSITIONS, position_kinds, unlabelled_prompts
+from rookworld_nb.chess.unlabelled import MOVE_KINDS, POSITIONS, position_kinds, unlabelled_prompts
 from rookworld_nb.grpo.mixture import unlabelled_mixture
 from rookworld_nb.measure.probes import PROBES, probe_rows, reserved_positions
 from rookworld_nb.run import train
@@ -25,7 +25,7 @@ def test_a_killed_run_goes_on_with_the_same_prompts(tmp_path, data):
     assert in_child([*run, tmp_path/'killed'], patch.object(train.RunLog, 'append', dying), measured=False) == -9
     assert in_child(['--resume', tmp_path/'killed'], measured=False) == 0
     whole, resumed = contents(tmp_path/'whole'), contents(tmp_path/'killed')
-    assert resumed == whole and len(whole['completions.jsonl']) == 5*4
+    assert resumed == whole and {row['step'] for row in whole['completions.jsonl']} == {1, 2, 3, 4, 5}
     shares = [{k: v for k, v in row.items() if k.startswith('share_')} for row in whole['metrics.jsonl']]
     assert shares[0] != shares[-1] and abs(sum(v for k, v in shares[-1].items() if k.startswith('share_a_')) - 1) < 1e-3
 
@@ -60,7 +60,7 @@ def test_no_prompt_is_held_out():
 
 def test_prompts_a_second():
     found = {}
-    for task, kinds in (('P', POSITIONS), ('A', MOVES)):
+    for task, kinds in (('P', POSITIONS), ('A', MOVE_KINDS)):
         for kind in kinds:
             began, n = time.process_time(), 300
             assert len(list(islice(unlabelled_prompts(task, kind, 0), n))) == n

@@ -28,7 +28,7 @@ from runs import some_positions
 
 TOKENIZER = load_tokenizer('chess')
 ROWS = load_rows('positions', 0.5, 0, 'train', 40)[:]
-CONFIG = TrainConfig(kl_coef=0.0, prompts_per_step=2, group_size=4, env_ratio=0.5, max_new_tokens=12, temperature=0.3, learning_rate=1e-2, warmup_steps=0, dynamic_sampling=False,
+CONFIG = TrainConfig(data='positions', kl_coef=0.0, prompts_per_step=2, group_size=4, env_ratio=0.5, max_new_tokens=12, temperature=0.3, learning_rate=1e-2, warmup_steps=0, dynamic_sampling=False,
                      mask_truncated=False, min_lr_ratio=1.0, grad_clip=1e9, threads=1, device='cpu')
 REWARDS = torch.tensor([[0.0, 0.1, 0.2, 0.3], [-0.3, 1.0, 0.4, 1.0]])   # two groups whose means and stds differ
 

@@ -106,7 +106,7 @@ class Run:
         self.step, self.spent, self.before, self.saved = 0, 0.0, 0.0, 0.0
         self.seen, self.collected, self.replay, self.rows, self.learner = set(), [], [], [], None
         b = self.base
-        self.config = TrainConfig(**(dict(seed=seed, env_ratio=0.0, learning_rate=rate or 1e-4, warmup_steps=10, min_lr_ratio=0.1 if length else 1.0, max_steps=length or 10**6, temperature=b['temperature'],
+        self.config = TrainConfig(**(dict(data=b['data'], prompts_per_step=8, kl_coef=0.6, seed=seed, env_ratio=0.0, learning_rate=rate or 1e-4, warmup_steps=10, min_lr_ratio=0.1 if length else 1.0, max_steps=length or 10**6, temperature=b['temperature'],
                                           reward_source='rules', max_new_tokens=LIMITS['P'], kl_every=0, max_refills=2, engine_workers=1, engine_nodes=b['nodes'], engine_timeout=PATIENCE) | fields))    # max_refills: the default when most plans were made
         self.model, self.tokenizer = load_model(b['model'], pick_device(b['device']))
         self.start, _ = load_model(b['model'], pick_device(b['device']))

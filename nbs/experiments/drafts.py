@@ -30,7 +30,7 @@ def timed(work, drafts):
 def groups(what):
     "For each repeat, a function that collects its groups and returns completions and the mean reward of A."
     model, tokenizer = load_model('nano')
-    config = TrainConfig(device='cpu', **dict(A=dict(env_ratio=1., prompts_per_step=4), default=dict(env_ratio=.5))[what])   # the defaults when this was measured; so too below
+    config = TrainConfig(data='positions', device='cpu', **dict(A=dict(env_ratio=1., prompts_per_step=4), default=dict(env_ratio=.5, prompts_per_step=8))[what])   # the defaults when this was measured; so too below
     source, repeat = experience.PromptSource(load_rows('positions', config.env_ratio, split='train', limit=4000)), 0
     while repeat := repeat + 1:
         counts = experience.task_counts(repeat, config.prompts_per_step, config.env_ratio)
@@ -47,7 +47,7 @@ def runs():
     while (seed := seed + 1) >= 0:
         def work():
             with tempfile.TemporaryDirectory() as place:
-                there = Path(train(TrainConfig(output_dir=f'{place}/run', seed=seed, max_steps=40, device='cpu', threads=1, env_ratio=.5, reward_source='auto', max_refills=2, kl_coef=.6)))
+                there = Path(train(TrainConfig(data='positions', output_dir=f'{place}/run', seed=seed, max_steps=40, prompts_per_step=8, learning_rate=5e-5, check_every=40, device='cpu', threads=1, env_ratio=.5, reward_source='auto', max_refills=2, kl_coef=.6)))
                 rows = [json.loads(l) for l in (there/'metrics.jsonl').read_text().splitlines()]
                 return [str(r['reward_mean']) for r in rows], rows[-1]['reward_a']
         yield work

@@ -17,7 +17,7 @@ WAYS = ('off', 'first', 'candidates', 'best')
 
 def variances(model, tokenizer, rows, temperature, n):
     "One row for each way."
-    base = TrainConfig(reward_source='rules', env_ratio=0.0, max_new_tokens=24, kl_every=0, temperature=temperature, advantage_scale='batch')
+    base = TrainConfig(data='positions', reward_source='rules', env_ratio=0.0, max_new_tokens=24, kl_every=0, temperature=temperature, advantage_scale='batch')
     learners = {w: Learner(model, tokenizer, replace(base, exact_best=w)) for w in WAYS}
     squares, mean, spent = dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0), dict.fromkeys(WAYS, 0.0)
     for k in range(n):

@@ -99,7 +99,7 @@ def examples_of(n): return load_rows('positions', 0.5, SEED, 'train', 4*n)[:n]
 
 
 def config_of(day, P, G, **choices):
-    return TrainConfig(**dict(prompts_per_step=P, group_size=G, max_new_tokens=day.tokens, temperature=1.0, max_refills=0, dynamic_sampling=False, mask_truncated=False, learning_rate=1e-5,
+    return TrainConfig(**dict(data='positions', kl_coef=0.6, prompts_per_step=P, group_size=G, max_new_tokens=day.tokens, temperature=1.0, max_refills=0, dynamic_sampling=False, mask_truncated=False, learning_rate=1e-5,
                               env_ratio=0.5, reward_source='auto', kl_every=0, seed=SEED, device=day.device, micro_batch_size=P*G) | choices)
 
 

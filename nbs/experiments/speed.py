@@ -69,7 +69,7 @@ def same_work(part, P, G, T, vocabulary='full', micro=64):
     from rookworld_nb.config import TrainConfig
     fewer = {} if vocabulary == 'full' else dict(vocabulary=vocabulary)    # an old commit has neither this field nor the next
     if 'coherence_share' in TrainConfig.__dataclass_fields__: fewer['coherence_share'] = 0.
-    return TrainConfig(prompts_per_step=P, group_size=G, max_new_tokens=T, temperature=HEAT[part], kl_coef=0., kl_every=0, loss_type='dapo', mask_truncated=False, micro_batch_size=micro, reward_source='auto', device='cpu', **fewer)
+    return TrainConfig(data='positions', prompts_per_step=P, group_size=G, max_new_tokens=T, temperature=HEAT[part], kl_coef=0., kl_every=0, loss_type='dapo', mask_truncated=False, micro_batch_size=micro, reward_source='auto', device='cpu', **fewer)
 
 
 def of_steps(times, held):

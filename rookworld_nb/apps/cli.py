@@ -130,7 +130,7 @@ def make_parser(
     parts = {word: parser.add_argument_group(f'{word} – {group.__doc__.rstrip(".")}' if len(groups) > 1 else 'options')
              for word, group in groups.items()}
     for choice in describe(cls): _add(parts[choice.group], choice, choice.group in shown)
-    auto = '; auto takes the newest unfinished one below runs/' * (cls is TrainConfig)
+    auto = '; auto: the newest unfinished below runs/' * (cls is TrainConfig)
     _add_common(parser.add_argument_group('and'), positional, resume, auto, list(groups), shown)
     return parser
 
@@ -142,7 +142,7 @@ def _add_common(part, positional, resume, auto, groups, shown):
         part.add_argument(*names, default=argparse.SUPPRESS, help=help if seen else argparse.SUPPRESS, **kw)
     for name in positional.split(): add(name, nargs='?', help='the same without its flag')
     if resume:
-        add('--resume', metavar='RUN', help='go on with an interrupted run directory, under its own config.json' + auto)
+        add('--resume', metavar='RUN', help='go on with an interrupted run' + auto)
         add('--allow_config_change', action='store_true', always=False,
             help='with --resume: go on even under other choices or on other rows')
     add('--config', metavar='FILE', help='read options from a JSON file, such as the config.json of a run')

@@ -43,7 +43,10 @@ def _is_ordinary(
 # %% ../../nbs/chess/07_synthetic.ipynb #bb37409f
 def _history(board): return ' '.join(m.uci() for m in board.move_stack[-9:])   # with the move itself, ten
 
-def game_phase(board):
+def game_phase(
+    board: chess.Board, # with the moves that led there
+) -> str:               # one of `PHASES`
+    "The phase of a position."
     return 'endgame' if chess.popcount(board.occupied) < 14 else 'opening' if board.ply() < 8 else 'middlegame'
 
 # %% ../../nbs/chess/07_synthetic.ipynb #d845c926
@@ -169,7 +172,12 @@ _REACHED = [list(chess.SquareSet(chess.BB_KNIGHT_ATTACKS[s] | chess.BB_DIAG_ATTA
 REASONS = ('empty square', "opponent's piece", 'king left in check', 'wrong movement', 'same square')
 
 
-def refused_moves(rng, board, legal, reason):
+def refused_moves(
+    rng: random.Random,      # source of the choice
+    board: chess.Board,      # the position
+    legal: set[chess.Move],  # its legal moves
+    reason: str,             # one of `REASONS`
+) -> list[str]:              # UCI
     "Moves that are illegal for one reason; empty where the position has none."
     if reason == 'same square':
         return [s + s for s in chess.SQUARE_NAMES if board.color_at(chess.parse_square(s)) == board.turn]

@@ -75,8 +75,23 @@ def _next_narrow(rows, seed, used):
         if len(legal_moves(row.fen)) < _NARROW: return row
     raise ValueError(f'no training position has fewer than {_NARROW} legal moves: set narrow_share to 0 or change the data')
 
+# %% ../../nbs/grpo/04_experience.ipynb #3862b3fa
+class _Place:
+    "The place of a `PromptSource` in its order."
+    def facts(self) -> dict: # columns of metrics.jsonl
+        "Nothing: these prompts are of one kind."
+        return {}
+
+    def state_dict(self) -> dict: # as JSON can hold it
+        "The place in the order, and the success rates."
+        return dict(used=dict(self.used), skipped=dict(self.skipped), success=copy.deepcopy(self.success))
+
+    def load_state_dict(self, state: dict): # from `state_dict`
+        "Continue where another source was."
+        self.used, self.skipped, self.success = dict(rare=0, narrow=0, seen=0) | state['used'], _by_task(state['skipped']), copy.deepcopy(state['success'])   # old runs had neither
+
 # %% ../../nbs/grpo/04_experience.ipynb #521c5f10
-class PromptSource:
+class PromptSource(_Place):
     "Training prompts in a seeded order, task by task; its state is seven counters and the measured success rates."
     def __init__(self,
         rows: Rows|list[Example],       # training rows of both tasks, each prompt once
@@ -118,18 +133,6 @@ class PromptSource:
         "Store the success rate of each prompt; not of rare moves and narrow positions, which are asked by their share."
         for e, group in zip(examples, rewards):
             if i := self._number.pop(e.prompt(), None): self.success[e.kind][i] = (group >= success_reward).double().mean().item()
-
-    def facts(self) -> dict: # columns of metrics.jsonl
-        "Nothing: these prompts are of one kind."
-        return {}
-
-    def state_dict(self) -> dict: # as JSON can hold it
-        "The place in the order, and the success rates."
-        return dict(used=dict(self.used), skipped=dict(self.skipped), success=copy.deepcopy(self.success))
-
-    def load_state_dict(self, state: dict): # from `state_dict`
-        "Continue where another source was."
-        self.used, self.skipped, self.success = dict(rare=0, narrow=0, seen=0) | state['used'], _by_task(state['skipped']), copy.deepcopy(state['success'])   # old runs had neither
 
 # %% ../../nbs/grpo/04_experience.ipynb #e4b7fca5
 def task_counts(

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..chess.positions import position_hash, split_of
 from ..chess.tasks import PolicyTask, parse_completion
 from ..chess.dataset import Example
-from ..chess.unlabelled import MOVES, unlabelled_prompts
+from ..chess.unlabelled import MOVE_KINDS, unlabelled_prompts
 from .grpo import zero_signal_groups
 
 # %% ../../nbs/grpo/09_mixture.ipynb #9e82251d
@@ -50,8 +50,37 @@ class _Visited:
         "Play on from a prompt."
         if (fen := _after(example, completion)) and split_of(fen) == 'train' and position_hash(fen) not in self.reserved: self.fens.append(fen)
 
+# %% ../../nbs/grpo/09_mixture.ipynb #0780d7e3
+class _Shares:
+    "The shares of a `Mixture`, and its state."
+    @property
+    def skipped(self) -> dict[str, int]: return dict(P=0, A=0)     # of `PromptSource`
+
+    def shares(self,
+        task: str,  # 'P' or 'A'
+    ) -> dict[str, float]: # kind: its share of the prompts of the task; together 1
+        "How often each kind is asked now."
+        kinds = [name for name in self.streams if name[0] == task]
+        total = sum(self.signal[k] for k in kinds) or 1.0
+        return {k[1]: self.floor/len(kinds) + (1 - self.floor)*self.signal[k]/total for k in kinds}
+
+    def facts(self) -> dict: # columns of metrics.jsonl
+        "Share and signal of every kind."
+        return {f'{what}_{task.lower()}_{kind}': round(value, 4) for task in 'PA' for kind, share in self.shares(task).items()
+                for what, value in (('share', share), ('signal', self.signal[task, kind]))}
+
+    def state_dict(self) -> dict: # as JSON can hold it
+        "All that a resumed run needs."
+        counts = {name: {' '.join(k): v for k, v in getattr(self, name).items()} for name in ('used', 'credit', 'signal')}
+        return counts | dict(visited=list(self.visited.fens) if self.visited else [])
+
+    def load_state_dict(self, state: dict): # from `state_dict`
+        "Go on where another mixture was."
+        for name in ('used', 'credit', 'signal'): setattr(self, name, {tuple(k.split(' ')): v for k, v in state[name].items()})
+        if self.visited: self.visited.fens = deque(state['visited'], self.visited.fens.maxlen)
+
 # %% ../../nbs/grpo/09_mixture.ipynb #0369283d
-class Mixture:
+class Mixture(_Shares):
     "Prompts of several kinds without end. A kind is asked more often, the more of its groups have a signal."
     def __init__(self,
         streams: dict[tuple[str, str], Callable[[int], Iterator[Example]]], # (task, kind): the prompts of a block, by its number
@@ -66,17 +95,6 @@ class Mixture:
         if self.visited: self.streams['P', 'visited'] = self.visited
         self.used, self.credit = dict.fromkeys(self.streams, 0), dict.fromkeys(self.streams, 0.0)
         self.signal = dict.fromkeys(self.streams, 0.5)     # before anything is known
-
-    @property
-    def skipped(self) -> dict[str, int]: return dict(P=0, A=0)     # of `PromptSource`
-
-    def shares(self,
-        task: str,  # 'P' or 'A'
-    ) -> dict[str, float]: # kind: its share of the prompts of the task; together 1
-        "How often each kind is asked now."
-        kinds = [name for name in self.streams if name[0] == task]
-        total = sum(self.signal[k] for k in kinds) or 1.0
-        return {k[1]: self.floor/len(kinds) + (1 - self.floor)*self.signal[k]/total for k in kinds}
 
     def take(self,
         task: str, # 'P' or 'A'
@@ -104,21 +122,6 @@ class Mixture:
             self.signal[name] += ((not silent) - self.signal[name]) / self.memory
             if self.visited and e.kind == 'P' and completions: self.visited.see(e, completions[i*rewards.shape[1]])
 
-    def facts(self) -> dict: # columns of metrics.jsonl
-        "Share and signal of every kind."
-        return {f'{what}_{task.lower()}_{kind}': round(value, 4) for task in 'PA' for kind, share in self.shares(task).items()
-                for what, value in (('share', share), ('signal', self.signal[task, kind]))}
-
-    def state_dict(self) -> dict: # as JSON can hold it
-        "All that a resumed run needs."
-        counts = {name: {' '.join(k): v for k, v in getattr(self, name).items()} for name in ('used', 'credit', 'signal')}
-        return counts | dict(visited=list(self.visited.fens) if self.visited else [])
-
-    def load_state_dict(self, state: dict): # from `state_dict`
-        "Go on where another mixture was."
-        for name in ('used', 'credit', 'signal'): setattr(self, name, {tuple(k.split(' ')): v for k, v in state[name].items()})
-        if self.visited: self.visited.fens = deque(state['visited'], self.visited.fens.maxlen)
-
 # %% ../../nbs/grpo/09_mixture.ipynb #05c09699
 def unlabelled_mixture(
     kinds: tuple[str, ...], # see `position_kinds`
@@ -128,5 +131,5 @@ def unlabelled_mixture(
     "Positions for P, moves in these positions for A."
     places = tuple(kind for kind in kinds if kind != 'visited')
     def block(task, kind, number): return unlabelled_prompts(task, kind, f'{seed} {number}', places, reserved=reserved)
-    names = [*(('P', kind) for kind in places), *(('A', move) for move in MOVES)]
+    names = [*(('P', kind) for kind in places), *(('A', move) for move in MOVE_KINDS)]
     return Mixture({name: partial(block, *name) for name in names}, visited='visited' in kinds, reserved=reserved)

@@ -278,6 +278,11 @@ def _part_of(judged: pd.DataFrame, part: list[int]) -> pd.DataFrame:
     return judged.iloc[part].assign(index=range(len(part)))
 
 
+def _parts_of(judged: dict, parts: list[list[int]]) -> list[pd.DataFrame|None]:
+    "Of an evaluation, what a check asks: labelled rows, probes."
+    return [_part_of(judged[d], part) if d in judged else None for d, part in zip(('greedy', 'probes'), parts)]
+
+
 def _note_check(log: RunLog, step: int, judged: pd.DataFrame, probes: pd.DataFrame|None = None) -> pd.DataFrame: # the first, without slices, which would be tiny
     "Add the rows of a check to eval.jsonl."
     judged = _unsliced(judged)
@@ -291,7 +296,7 @@ def _changes(before: pd.DataFrame, judged: pd.DataFrame, wanted: dict) -> str:
     found = compare(_unsliced(before), judged, resamples=2).set_index(['task', 'metric', 'slice'])
     return ', '.join(f'{name} {r.after:.3f} ({r.difference:+.3f})' for name, key in wanted.items() if key in found.index for r in [found.loc[key]])
 
-
+# %% ../../nbs/run/03_train.ipynb #f4a2e593
 _A_RIGHT = {name: ('A', 'exact', f'source:{source}, history 1') for name, source in
             dict(people='people', quiet='quiet', check='check', mate='mate', armies='armies').items()}
 _P_AGREES = {name: ('P', 'coherence', f'source:{name}') for name in ('people', 'deep', 'armies')}
@@ -563,10 +568,6 @@ def _repeat(running, begin, held_out, log, done, origin):
     config, out, rows = running.learner.config, log.directory, _apart(held_out)
     parts = [_part(r) for r in rows]
 
-    def part_of(judged):
-        "Of an evaluation, what a check asks: labelled rows, probes."
-        return [_part_of(judged[d], part) if d in judged else None for d, part in zip(('greedy', 'probes'), parts)]
-
     def keep(step, saving):
         _name_stable(out, step, running.monitor, saving)
         if saving: _keep(out, step, running, origin)
@@ -574,12 +575,12 @@ def _repeat(running, begin, held_out, log, done, origin):
     def measure(step, model=None):
         with interrupt.at_once():
             judged = evaluate_run(model or running.learner.model, running.learner.tokenizer, held_out, log, step, config)
-        if config.check_every and judged: _note_check(log, step, *part_of(judged))
+        if config.check_every and judged: _note_check(log, step, *_parts_of(judged, parts))
         return judged
 
     def check(step):
         if not before or any((row['step'], row['decoding']) == (step, 'check') for row in read_rows(out/'eval.jsonl')): return
-        began, was = time.perf_counter(), part_of(before)
+        began, was = time.perf_counter(), _parts_of(before, parts)
         asked = [[some[i] for i in part] for some, part in zip(rows, parts)]
         judged, probes = (_unsliced(judge_rows(running.learner.model, running.learner.tokenizer, some, limits=config.token_limits)) if some else None
                           for some in asked)   # not at once: the steps before it are not saved
