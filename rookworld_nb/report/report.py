@@ -17,7 +17,7 @@ from .cards import completion_card, glossary_html, head_html, pick_completions
 from .curves import (BLUE, DECODING, ORANGE, PANELS, SHOWN, axes_title, empty_panels, figure_html,
                                         plot_evals, plot_losses, plot_memory, plot_panels, plot_rewards, plot_time)
 from .run_files import STEP_COLUMNS, Run, as_frame, load_run
-from .verdict import plot_probes, verdict, verdict_lines, verdict_table
+from .verdict import plot_mixture, plot_probes, verdict, verdict_lines, verdict_table
 
 # %% ../../nbs/report/04_report.ipynb #e40124bc
 def comparison_table(
@@ -287,6 +287,8 @@ def _training(run):
                            'Completions sampled for training; '
                            'the thick line is a running mean over a tenth of the run.' + note)]
     figures += [f'<h3>{h}</h3>' + figure_html(plot_panels(run, h), f'panel{i}') for i, h in enumerate(PANELS)]
+    if mixture := plot_mixture(run):
+        figures += ['<h3>Which prompts it asked</h3>', figure_html(mixture, 'mixture', 'A kind is asked more often, the more of its groups have a signal.')]
     return ''.join(figures + ['<h3>Where the time went</h3>', figure_html(plot_time(run), 'time'), _memory(run)])
 
 # %% ../../nbs/report/04_report.ipynb #10d7540a
