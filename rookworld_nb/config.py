@@ -608,8 +608,8 @@ class UciConfig(Config):
     threads: Threads = 0            # CPU threads; 0 uses every core
 
 # %% ../nbs/00_config.ipynb #891edcf3
-TINY = TrainConfig(data='positions', max_refills=4, learning_rate=5e-5, max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1,
-                   eval_prompts=20, save_every=2, log_completions=2, kl_coef=0.0, coherence_share=0.0, rare_share=0.0)
+TINY = TrainConfig(data='positions', max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1, learning_rate=5e-5,
+                   eval_prompts=20, save_every=2, log_completions=2, kl_coef=0.0, coherence_share=0.0, rare_share=0.0, max_refills=4)
 
 # %% ../nbs/00_config.ipynb #cd3c4aac
 @dataclass(frozen=True)
