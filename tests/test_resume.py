@@ -15,7 +15,7 @@ from runs import begin, contents, die, end, in_child, some_positions, undisturbe
 
 KILLS = range(int(os.environ['KILLS'])) if 'KILLS' in os.environ else (1, 3, 5)   # these three: every kind of run, every place to die at
 MEASURED = 'KILLS' in os.environ   # evaluations, half of the time of such runs: runs killed in an evaluation are the first tests here, and those of the night
-COMMON = '--model nano --max_steps 6 --prompts_per_step 2 --group_size 4 --env_ratio 0.5 --reward_source auto --learning_rate 5e-5 --kl_coef 0.6 --warmup_steps 2 --threads 1'.split()
+COMMON = '--model nano --max_steps 6 --prompts_per_step 2 --group_size 4 --env_ratio 0.5 --reward_source auto --learning_rate 5e-5 --kl_coef 0.6 --max_refills 4 --warmup_steps 2 --threads 1'.split()
 CHOICES = [*COMMON, *'--max_refills 0 --save_every 3 --eval_every 4 --check_every 5 --eval_prompts 2'.split()]
 KINDS = {  # whatever a run can remember from step to step
     'one pass': '--max_positions 12 --difficulty_filter',
