@@ -188,7 +188,7 @@ class TrainFront:
     seed: Seed = 0                    # same seed, same run (bit for bit on a CPU)
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0              # CPU threads; 0 uses every core
-    max_steps: Count = 280            # how many steps to train
+    max_steps: Count = 260            # how many steps to train
     prompts_per_step: Size = 16       # prompts per step (P)
     group_size: GroupSize = 8         # completions sampled per prompt (G)
     env_ratio: Share = 0.75           # share of A prompts (environment); the rest are P (policy)
@@ -196,7 +196,7 @@ class TrainFront:
     reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'rules' # where the truth comes from: rules (P: coherence), row or Stockfish (P; A asks the rules); auto: rules for A, row for P
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
     kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it
-    learning_rate: Positive = 1.5e-4  # of AdamW, after warm-up
+    learning_rate: Positive = 1e-4    # of AdamW, after warm-up
     eval_prompts: Count = 2000        # held-out prompts in an evaluation
 
 # %% ../nbs/00_config.ipynb #5c476bfc
@@ -312,7 +312,7 @@ class TrainUpdates:
 class TrainWatching:
     "Evaluations during the run, checkpoints, and completions that are logged."
     eval_every: Whole = 0             # steps between whole evaluations; 0 evaluates only before and after
-    check_every: Whole = 56           # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
+    check_every: Whole = 52           # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
     save_every: Count = 20            # steps between checkpoints
     keep_last: Count = 2              # newest checkpoints kept
     keep_best: Whole = 1              # checkpoints kept beside them: those with the highest mean sampled reward over their last save_every steps
