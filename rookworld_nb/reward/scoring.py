@@ -51,7 +51,8 @@ def _truth(source, example, answers):
 
 
 def _grade(source, example, text, answers, weights):
-    if source == 'rules': return score_by_rules(example.prompt(), text, weights)
+    if source == 'rules' or example.target is None and example.fen not in answers:     # no label, and no engine (any more)
+        return score_by_rules(example.prompt(), text, weights)
     target, values = _truth(source, example, answers)
     return score(example.prompt(), text, target, weights=weights, values=values)
 
@@ -123,7 +124,7 @@ class Scorer(contextlib.AbstractContextManager):
         try: return _valued(self.pool, [(example, text) for example, text in pairs if example.kind == 'P'])
         except EngineLost as error:
             self.lost = True
-            warnings.warn(f'from now on P is scored with the labels of the rows: {error}')
+            warnings.warn(f'from now on P is scored with the labels of the rows, and where there are none by the rules: {error}')
             return {}
 
 # %% ../../nbs/reward/02_scoring.ipynb #0e8cda75
