@@ -124,7 +124,7 @@ class Scorer(contextlib.AbstractContextManager):
         try: return _valued(self.pool, [(example, text) for example, text in pairs if example.kind == 'P'])
         except EngineLost as error:
             self.lost = True
-            warnings.warn(f'from now on P is scored with the labels of the rows, and where there are none by the rules: {error}')
+            warnings.warn(f'from now on P is scored with the labels of the rows: {error}')
             return {}
 
 # %% ../../nbs/reward/02_scoring.ipynb #0e8cda75
