@@ -1,5 +1,5 @@
 """What did runs of rookworld_train change? `python unlabelled_exam.py OUT.csv RUN [RUN ...] [--start nano]` asks the start and the last checkpoint of every run the same held-out prompts, greedily:
-all probes, 3,000 shipped positions (P), 1,000 shipped moves and 500 illegal ones (A). A row of OUT.csv is a paired difference with its bootstrap 95 % interval over prompts."""
+all probes, and with -n 150 also 3,000 shipped positions (P), 1,050 shipped moves and 450 illegal ones (A). A row of OUT.csv is a paired difference with its bootstrap 95 % interval over prompts."""
 import argparse
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ def rows(n):
     shipped = load_rows('positions', 0.25, 0, 'eval')
     found = [e for name in PROBES for e in probe_rows(name, n)]
     found += [replace(e, source='shipped') for kind, k in dict(P=20*n, A=7*n).items() for e in shipped.of_kind(kind)[:k]]
-    return found + [replace(e, source='illegal, 500') for e in special_rows('illegal', 3*n, 'exam', 'eval')]
+    return found + [replace(e, source='illegal, held out') for e in special_rows('illegal', 3*n, 'exam', 'eval')]
 
 
 def answers(model, asked):
