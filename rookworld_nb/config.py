@@ -206,8 +206,8 @@ class TrainRows:
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     max_bad_rows: Share = 0.05        # share of unreadable rows a file may have, 0 to 1
     max_positions: Count|None = 20000 # train on at most this many rows; None takes all. Unlabelled prompts have no end, and no limit
-    dynamic_sampling: bool = True     # replace groups whose rewards are all equal: they teach nothing
-    max_refills: Refills = 0          # rounds of replacement per step, at most, 0 to 50; with 0 such groups are left out
+    dynamic_sampling: bool = True     # leave out groups whose rewards are all equal (they teach nothing), or replace them, see max_refills
+    max_refills: Refills = 0          # rounds of replacement per step, at most, 0 to 50
     rare_share: Share = 0.06          # share of A prompts that the rules make beside the data: a move that mates and an illegal one, in turn; play has few of them, and a run that meets few unlearns them
     rare_twins: Literal['none', 'mates', 'all'] = 'none' # which of these are followed by a twin, which counts in rare_share: a move of the same piece in the same position, but one that is legal and does not end the game
     narrow_share: Share = 0.0         # share of P prompts that are sought among the positions with fewer than 20 legal moves (check, pins, endings), where the shipped model is wrong most often; the others come as they are
