@@ -188,7 +188,7 @@ class TrainFront:
     seed: Seed = 0                    # same seed, same run (bit for bit on a CPU)
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0              # CPU threads; 0 uses every core
-    max_steps: Count = 260            # how many steps to train
+    max_steps: Count = 240            # how many steps to train
     prompts_per_step: Size = 16       # prompts per step (P)
     group_size: GroupSize = 8         # completions sampled per prompt (G)
     env_ratio: Share = 0.75           # share of A prompts (environment); the rest are P (policy)
@@ -197,7 +197,7 @@ class TrainFront:
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
     kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it
     learning_rate: Positive = 1e-4    # of AdamW, after warm-up
-    eval_prompts: Count = 2000        # held-out prompts in an evaluation
+    eval_prompts: Count|None = None   # held-out prompts in an evaluation; None: 20 for each step of the run, 2000 at most
 
 # %% ../nbs/00_config.ipynb #5c476bfc
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,7 @@ class TrainSampling:
     top_k: Whole = 0                  # sample from the k most likely tokens; 0 from all
     top_p: PositiveShare = 1.0        # sample from the most likely tokens that together have this probability; 1 from all
     env_max_new_tokens: Size|None = None # max_new_tokens of A prompts; None is that of P
-    env_temperature: Positive|None = None # temperature of A prompts; None is that of P
+    env_temperature: Positive|None = 1.0 # temperature of A prompts, whose answers are nearly certain; None is that of P
     env_top_k: Whole|None = None      # top_k of A prompts; None is that of P
     env_top_p: PositiveShare|None = None # top_p of A prompts; None is that of P
 
@@ -312,7 +312,7 @@ class TrainUpdates:
 class TrainWatching:
     "Evaluations during the run, checkpoints, and completions that are logged."
     eval_every: Whole = 0             # steps between whole evaluations; 0 evaluates only before and after
-    check_every: Whole = 52           # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
+    check_every: Whole = 48           # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
     save_every: Count = 20            # steps between checkpoints
     keep_last: Count = 2              # newest checkpoints kept
     keep_best: Whole = 1              # checkpoints kept beside them: those with the highest mean sampled reward over their last save_every steps
@@ -348,12 +348,15 @@ class TrainMachine:
     reference_device: Device|None = None # where the reference is (kl_coef, kl_every); None: beside the model
 
 # %% ../nbs/00_config.ipynb #6a370fef
+def _held_out(steps): return min(2000, 20*steps)   # prompts in an evaluation of a run, where nobody says how many
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainKL, TrainLoss, TrainAdvantages,
                   TrainEngine, TrainRewards, TrainSampling, TrainRows, TrainFront, Config):
     "GRPO: sample completions, score them, make the better ones more likely."
     def __post_init__(self):
         super().__post_init__()
+        if self.eval_prompts is None: object.__setattr__(self, 'eval_prompts', _held_out(self.max_steps))
         _check_train_neighbours(self)
         _check_train_choices(self)
 
@@ -661,6 +664,7 @@ def command_line(
     for f in fields(config):
         value = getattr(config, f.name)
         default = value == f.default and type(value) is type(f.default)
+        if f.name == 'eval_prompts' and f.default is None: default = value == _held_out(config.max_steps)
         if f.name in without or default and f.name not in always: continue
         if isinstance(value, bool): words.append(f'--{f.name}' if value else f'--no_{f.name}')
         else: words += [f'--{f.name}', 'none' if value is None else str(value)]

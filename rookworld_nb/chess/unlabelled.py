@@ -132,9 +132,12 @@ def _goes_on(board, moves, rng):
     return next((m for m in rng.sample(moves, len(moves)) if not how_it_ends(board, m)), None)
 
 
-def _beside(board, move, others, rng):
+_NEAR = dict(mate=0.6, illegal=0.8)     # near misses for each such move; fewer than one, because in all other prompts the game goes on, too
+
+def _beside(board, uci, others, rng, share=1.0):
     "A move, then its near miss from some legal moves."
-    yield board, move.uci()
+    yield board, uci
+    if rng.random() > share: return
     if other := _goes_on(board, others, rng): yield board, other.uci()
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #68031ef1
@@ -167,6 +170,7 @@ def _mates(kinds, rng):
         for mate in rng.sample(mates, min(2, len(mates))):
             if not here and not elsewhere: break
             yield board, mate.uci()
+            if rng.random() > _NEAR['mate']: continue
             if here and (not elsewhere or rng.random() < 0.5): yield board, here.pop(rng.randrange(len(here))).uci()
             else: yield elsewhere.popleft()
 
@@ -180,21 +184,24 @@ def _draws(kinds, rng):
         else: board = next(few)
         moves = list(board.legal_moves)
         draws = [m for m in moves if how_it_ends(board, m) == 'draw']
-        if draws: yield from _beside(board, rng.choice(draws), moves, rng)
+        if draws: yield from _beside(board, rng.choice(draws).uci(), moves, rng)
         elif board.halfmove_clock == 148: yield board, rng.choice(moves).uci()
 
 
-def _illegal(kinds, rng):
+_INTO_CHECK = 'king left in check'
+
+def _refused(kinds, rng, reasons):
     for board in walks(kinds, rng):
         if rng.random() > _KEPT: continue
         moves = list(board.legal_moves)
-        if not (found := refused_moves(rng, board, set(moves), rng.choice(REASONS))): continue
-        yield board, (uci := rng.choice(found))
-        piece = board.piece_type_at(chess.parse_square(uci[:2]))
+        if not (found := refused_moves(rng, board, set(moves), rng.choice(reasons))): continue
+        piece = board.piece_type_at(chess.parse_square((uci := rng.choice(found))[:2]))
         alike = [m for m in moves if board.piece_type_at(m.from_square) == piece]
-        if other := _goes_on(board, alike or moves, rng): yield board, other.uci()
+        yield from _beside(board, uci, alike or moves, rng, _NEAR['illegal'])
 
-MOVE_KINDS = dict(quiet=_quiet, mates=_mates, draws=_draws, illegal=_illegal)
+MOVE_KINDS = dict(quiet=_quiet, mates=_mates, draws=_draws,
+                  illegal=partial(_refused, reasons=tuple(r for r in REASONS if r != _INTO_CHECK)),
+                  into_check=partial(_refused, reasons=(_INTO_CHECK,)))
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #7538af2b
 def _at_another_time(board, rng):
@@ -213,7 +220,7 @@ def _env_prompts(move, kinds, rng):
     streams, weights = [MOVE_KINDS[move]((kind,), rng) for kind in kinds], [_WEIGHT.get(kind, 1) for kind in kinds]
     while True:
         for board, uci in islice(rng.choices(streams, weights)[0], 2):
-            played = board.move_stack[max(0, len(board.move_stack) - rng.randint(0, 9)):]
+            played = board.move_stack[max(0, len(board.move_stack) - rng.choice((0, 9, rng.randint(1, 8)))):]
             yield env_example(_at_another_time(board, rng), uci, ' '.join(m.uci() for m in played), game_phase(board))
 
 

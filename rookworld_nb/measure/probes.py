@@ -9,6 +9,7 @@ __all__ = ['PROBES', 'reserved_positions', 'Probe', 'probe_rows', 'false_ends', 
 # %% ../../nbs/measure/07_probes.ipynb #69d0b75b
 import hashlib
 import importlib.resources
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -54,8 +55,7 @@ def _people():
 @cache
 def reserved_positions() -> frozenset[int]: # see `position_hash`
     "People's positions and those of `STRANGE`: no training may use them, whatever their split."
-    fens = [fen for fen, _ in _people()] + [fen for name in STRANGE for fen in strange_positions(name)]
-    return frozenset(map(position_hash, fens))
+    with (importlib.resources.files('rookworld_nb')/'assets'/'reserved.npy').open('rb') as f: return frozenset(np.load(f).tolist())
 
 # %% ../../nbs/measure/07_probes.ipynb #7702edbb
 def _asked(name, row, length):
@@ -238,15 +238,14 @@ def run_probes(
     return pd.concat([probe_table(judge_probes(model, tokenizer, n, **how)), same_best(model, tokenizer, n, **how)], ignore_index=True)
 
 # %% ../../nbs/measure/07_probes.ipynb #488af9a1
+_WATCHED = dict(ends=60, people=150, armies=100, deep=150)  # quiet moves, checks and mates each, at histories of 1, 4 and 10; people's positions and armies, of either task; P deep in random games
+
 def watch_rows(
-    n: int = 60,        # quiet moves, checks and mates each, at histories of 1, 4 and 10
-    people: int = 150,  # people's positions, of either task
-    armies: int = 100,  # random armies, of either task
-    deep: int = 150,    # P: positions deep in random games
+    share: float = 1.0, # of each source, above 0; at least one row
 ) -> list[Example]:     # A, then P; the same every time
     "A few of the rows, for a look before and after a training."
-    ends = [e for e in probe_rows('ends', n) if e.source.split(',')[0] in ('quiet', 'check', 'mate')]
-    known = [e for e in probe_rows('people', people) if e.source == 'people, history 1']
-    most = dict(people=people, deep=deep, armies=armies)
-    policy = [e for name, k in most.items() for e in probe_rows('policy', k) if e.source == name]
-    return ends + known + probe_rows('armies', armies) + policy
+    most = {name: math.ceil(share*n) for name, n in _WATCHED.items()}
+    ends = [e for e in probe_rows('ends', most['ends']) if e.source.split(',')[0] in ('quiet', 'check', 'mate')]
+    known = [e for e in probe_rows('people', most['people']) if e.source == 'people, history 1']
+    policy = [e for name in ('people', 'deep', 'armies') for e in probe_rows('policy', most[name]) if e.source == name]
+    return ends + known + probe_rows('armies', most['armies']) + policy

@@ -32,9 +32,10 @@ from ..measure.probes import reserved_positions, watch_rows
 from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.step import Learner, train_step
 from ..grpo.ranks import by_one, everywhere, joined, rank, together, world
-from ..measure.evaluate import compare, judge_rows, judge_trivial, summarize
+from ..measure.evaluate import compare, judge_rows, judge_texts, judge_trivial, summarize
+from ..measure.shipped import shipped_answers
 from .checkpoint import (CheckpointError, check_origin, checkpoint_step, choices_since, config_changes, is_complete,
-                                         list_checkpoints, load_checkpoint, mark_stable, only_writer, origin_of,
+                                         list_checkpoints, load_checkpoint, mark_stable, model_sha256, only_writer, origin_of,
                                          reopen_run, rotate_checkpoints, save_checkpoint, seed_generators,
                                          stable_checkpoint, starting_point, verify_checkpoint)
 from .health import LEVELS, MACHINE, HealthError, HealthMonitor, process_memory_gb, worst
@@ -150,17 +151,22 @@ def evaluate_run(
     rows: list[Example], # held-out prompts; those with a source are probes
     log: RunLog,         # eval.jsonl gets the summary
     step: int,           # steps that the model has trained
-    config: TrainConfig, # seed of the samples; sampling settings of training, and its longest answers
+    config: TrainConfig, # sampling settings of training, and its longest answers; samples have a seed of their own, so that runs with other seeds can be compared
 ) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, where it differs, 'tempered'; 'probes', greedy, where there are any
     "Evaluate the model greedily, at temperature 1, and as training samples it."
     rows, probes = _apart(rows)
-    plain, trained = dict(temperature=1.0, top_k=0, top_p=1.0), {kind: sampling_settings(kind, config) for kind in 'PA'}
-    limits, ids = config.token_limits, sampled_ids(tokenizer, config)
-    judged = dict(greedy=judge_rows(model, tokenizer, rows, temperature=0.0, limits=limits),
-                  sampled=judge_rows(model, tokenizer, rows, temperature=1.0, seed=config.seed, limits=limits))
-    if ids is not None or trained != dict.fromkeys('PA', plain):
-        judged['tempered'] = judge_rows(model, tokenizer, rows, seed=config.seed, settings=trained, limits=limits, vocabulary=ids)
-    if probes: judged['probes'] = _unsliced(judge_rows(model, tokenizer, probes, limits=limits))
+    greedy, plain = [dict.fromkeys('PA', dict(temperature=t, top_k=0, top_p=1.0)) for t in (0.0, 1.0)]
+    trained, ids = {kind: sampling_settings(kind, config) for kind in 'PA'}, sampled_ids(tokenizer, config)
+    weights = model_sha256(model) if step == 0 and config.dtype == 'float32' else ''
+    def ask(rows, settings, ids=None):
+        how = [settings[e.kind] | dict(limit=config.token_limits[e.kind], vocabulary='full' if ids is None else 'task') for e in rows]
+        known = weights and shipped_answers(weights, [e.prompt(tokenizer.style) for e in rows], how)
+        if known: return judge_texts(rows, [[text] for text in known])
+        return judge_rows(model, tokenizer, rows, settings=settings, limits=config.token_limits, vocabulary=ids)
+
+    judged = dict(greedy=ask(rows, greedy), sampled=ask(rows, plain))
+    if ids is not None or trained != plain: judged['tempered'] = ask(rows, trained, ids)
+    if probes: judged['probes'] = _unsliced(ask(probes, greedy))
     for decoding, frame in judged.items():
         table = summarize(frame)
         if decoding == 'probes': table = _reported(table)
@@ -204,7 +210,7 @@ def load_prompts(
     how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True)
     if kinds := position_kinds(config.data):
         labelled = load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, cache=True)[:]
-        return unlabelled_mixture(kinds, config.seed, reserved_positions()), labelled + watch_rows()
+        return unlabelled_mixture(kinds, config.seed, reserved_positions()), labelled + watch_rows(min(1, config.eval_prompts/2000))
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     if config.reward_source in ('auto', 'row'):
         check_labels(rows, config.data, f'reward_source {config.reward_source} compares P with labels; '
@@ -352,7 +358,7 @@ def _keep(out: Path, step: int, running: Running, origin: dict) -> None:
 
 # %% ../../nbs/run/03_train.ipynb #9fe02f3a
 # what an evaluation depends on
-_EVALUATED = ('model', 'data', 'fix_best', 'eval_prompts', 'seed', 'vocabulary', 'dtype',
+_EVALUATED = ('model', 'data', 'fix_best', 'eval_prompts', 'vocabulary', 'dtype',
               *(env + name for name in ('temperature', 'top_k', 'top_p', 'max_new_tokens') for env in ('', 'env_')))
 
 def _take_up(out: Path, running: Running, origin: dict, allow_config_change: bool) -> int: # steps done
