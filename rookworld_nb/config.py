@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['Share', 'Positive', 'PositiveShare', 'NotNegative', 'BelowOne', 'Reward', 'Whole', 'Seed', 'Threads', 'Count',
            'CountOrAuto', 'Size', 'GroupSize', 'MultiPV', 'Refills', 'Name', 'Device', 'OUTSIDE_BASELINES', 'TINY',
-           'SWITCH', 'kind_of', 'complaint', 'groups_of', 'flat_config', 'Config', 'TrainFront', 'TrainRows',
-           'TrainSampling', 'TrainRewards', 'TrainEngine', 'TrainAdvantages', 'TrainLoss', 'TrainKL', 'TrainUpdates',
-           'TrainWatching', 'TrainHealth', 'TrainMachine', 'TrainConfig', 'PretrainFront', 'PretrainRows',
-           'PretrainTargets', 'PretrainUpdates', 'PretrainWatching', 'PretrainConfig', 'DataConfig', 'EvalConfig',
-           'ReportConfig', 'SweepConfig', 'ExportConfig', 'UciConfig', 'Choice', 'describe', 'parse_value',
-           'command_line']
+           'SWITCH', 'kind_of', 'complaint', 'groups_of', 'flat_config', 'Notice', 'NoEffect', 'Idle', 'no_effect',
+           'Config', 'TrainFront', 'TrainRows', 'TrainSampling', 'TrainRewards', 'TrainEngine', 'TrainAdvantages',
+           'TrainLoss', 'TrainKL', 'TrainUpdates', 'TrainWatching', 'TrainHealth', 'TrainMachine', 'TrainConfig',
+           'PretrainFront', 'PretrainRows', 'PretrainTargets', 'PretrainUpdates', 'PretrainWatching', 'PretrainConfig',
+           'DataConfig', 'EvalConfig', 'ReportConfig', 'SweepConfig', 'ExportConfig', 'UciConfig', 'Choice', 'describe',
+           'parse_value', 'command_line']
 
 # %% ../nbs/00_config.ipynb #714228a5
 import functools
@@ -18,11 +18,13 @@ import json
 import math
 import re
 import shlex
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import UnionType
 from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 from fastcore.docments import docments
+from .names import in_other_words
 
 # %% ../nbs/00_config.ipynb #9a969e76
 def kind_of(
@@ -107,6 +109,9 @@ def flat_config(
     return flat
 
 
+def _no_field(cls, name): return f'{cls.__name__} has no field {name!r}{in_other_words(name, [f.name for f in fields(cls)])}'
+
+
 def _checked_places(cls, values):
     "The same with a check of every place, for running it. Raises ValueError naming a field that does not exist, stands in the wrong place, or in two."
     place, flat = {f.name: word for word, group in groups_of(cls).items() for f in fields(group)}, {}
@@ -117,7 +122,7 @@ def _checked_places(cls, values):
         if isinstance(value, dict) and word not in words | place.keys():
             raise ValueError(f'{cls.__name__} has no group {word!r}')
         for name, v in (value if word in words else {word: value}).items():
-            if name not in place: raise ValueError(f'{cls.__name__} has no field {name!r}')
+            if name not in place: raise ValueError(_no_field(cls, name))
             if word in words and place[name] != word:
                 where = 'outside of the groups' if place[name] == 'front' else f'in {place[name]}'
                 raise ValueError(f'{name} must stand {where}, not in {word}')
@@ -137,18 +142,67 @@ def _once(pairs):
 # other words for a value
 _VALUE_ALIASES = {'kl_type': {'forward': 'kl_pi_ref', 'reverse': 'kl_ref_pi'}, 'advantage_scale': {'center': 'none'}}
 
+# %% ../nbs/00_config.ipynb #3e0c0138
+class Notice(UserWarning): "What is said about a choice that is taken all the same."
+
+class NoEffect(Notice): "A choice that another choice leaves without effect."
+
+
+class Idle(NamedTuple):
+    "A case in which fields do nothing."
+    fields: str                      # names, spaces between
+    why: str                         # what stands behind `has no effect` or `must be left out`; {c.name} is the value of a field
+    when: Callable[[object], bool]   # is it so, in a configuration?
+    refused: bool = False            # is another value than the default refused, not only answered?
+    off: tuple = ()                  # values that ask for nothing, and are taken in silence where a configuration is made in Python
+
+
+def no_effect(
+    config: 'Config',    # any
+    given: set[str],     # fields that somebody has set
+) -> list[str]:          # one for each reason
+    "Sentences about what was set and does nothing."
+    reasons = {}
+    for name, why in config.without_effect().items():
+        if name in given: reasons.setdefault(why, []).append(name)
+    return [f'{", ".join(names)} {"has" if len(names) == 1 else "have"} no effect {why}' for why, names in reasons.items()]
+
 # %% ../nbs/00_config.ipynb #d99fe6da
 @functools.cache
 def _types(cls): return get_type_hints(cls, include_extras=True)
 
 
 class Config:
-    "What all configurations share: checked fields, JSON out and in."
+    "What all configurations share: checked fields, and a word where one does nothing; JSON out and in."
+    idle = ()   # of `Idle`
+
+    def __new__(cls, *args, **choices):
+        for name in choices:
+            if name not in _types(cls): raise TypeError(_no_field(cls, name))
+        return super().__new__(cls)
+
     def __post_init__(self):
         for name, annotation in _types(type(self)).items():
             if isinstance(value := getattr(self, name), str):
                 object.__setattr__(self, name, _VALUE_ALIASES.get(name, {}).get(value, value))
             if wanted := complaint(annotation, getattr(self, name)): self._refuse(name, wanted)
+        said = set()
+        for rule in self.idle:
+            set_to = {name: getattr(self, name) for name in rule.fields.split()} if rule.when(self) else {}
+            for name in [n for n, v in set_to.items() if v not in (getattr(type(self), n), *rule.off)]:
+                if rule.refused: self._refuse(name, 'left out ' + rule.why.format(c=self))
+                said.add(name)
+        self._check()
+        for sentence in no_effect(self, said): warnings.warn(sentence, NoEffect, stacklevel=3)
+
+    def _check(self): "What no single line can say."
+
+    def without_effect(self) -> dict[str, str]: # field: why
+        "The fields that other choices leave nothing to do."
+        found = {}
+        for rule in filter(lambda rule: rule.when(self), self.idle):
+            found |= {name: rule.why.format(c=self) for name in rule.fields.split() if name not in found}
+        return found
 
     def _refuse(self, name, wanted):
         raise ValueError(f'{name} must be {wanted}, not {getattr(self, name)!r}')
@@ -184,7 +238,7 @@ class TrainFront:
     "What a person chooses first."
     model: Name = 'nano'              # weights to start from: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id, org/name[@revision]
     data: Name = 'unlabelled'         # 'unlabelled' (made by the rules; unlabelled:games,armies takes some kinds), 'positions' (shipped), a file of rows, FENs or games, a directory of shards, or a hub id
-    output_dir: Name|None = None      # directory of the run; None takes the next free runs/grpo-NNN
+    output_dir: Name|None = None      # directory of the run; NNN at its end: a free number. None: runs/grpo-NNN
     seed: Seed = 0                    # same seed, same run (bit for bit on a CPU)
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0              # CPU threads; 0 uses every core
@@ -322,7 +376,7 @@ class TrainWatching:
 @dataclass(frozen=True, kw_only=True)
 class TrainHealth:
     "When a run warns, goes back to its stable checkpoint, or stops."
-    kl_warn: Positive = 30.0          # KL at the sampling temperature, in nats per sequence, that is a warning
+    kl_warn: Positive = 30.0          # KL at the sampling temperature, in nats per sequence, that is a warning; lowered with kl_act
     kl_act: float = 45.0              # KL at the sampling temperature, in nats per sequence, at which the run goes back to its stable checkpoint
     reward_drop: Positive = 0.3       # the run goes back when the mean reward of the last health_window steps is this far below that of the best such window; half of it is a warning
     entropy_warn: NotNegative = 1e-3  # mean entropy at the sampling temperature, of a window, in nats per token, below which there is a warning
@@ -347,6 +401,65 @@ class TrainMachine:
     compile: bool|None = None         # sample in fixed shapes, which a GPU captures once and replays; the samples are the same; None: on a GPU
     reference_device: Device|None = None # where the reference is (kl_coef, kl_every); None: beside the model
 
+# %% ../nbs/00_config.ipynb #c9509f80
+def _on_policy(c): return c.inner_steps * c.minibatches == 1
+def _unlabelled(c): return c.data.partition(':')[0] == 'unlabelled'
+
+# baselines that do not come from the completion's own group: there, equal rewards say something too
+OUTSIDE_BASELINES = ('ema', 'value')
+
+_VALUE_HEAD = 'gae gamma gae_lambda value_coef value_clip value_detach'
+_CONTROLLED = 'kl_target kl_horizon kl_coef_min kl_coef_max'
+
+_TRAIN_IDLE = (
+    Idle('reward_source reward_shaping coherence_share reward_weights reward_warmup_steps', 'with reward_function, which replaces it', lambda c: c.reward_function, True, (0.,)),
+    Idle('coherence_share', 'with reward_source rules, where nothing else pays P (with auto the rows do)', lambda c: c.reward_source == 'rules', True, (0.,)),
+    Idle('fix_best max_bad_rows rare_share rare_twins narrow_share difficulty_filter success_reward', 'with data {c.data}: it is about rows of a file', _unlabelled, True),
+    Idle('max_positions', 'with data {c.data}: such prompts have no end', _unlabelled),
+    Idle('fix_best max_bad_rows', 'with data positions, whose rows are all right', lambda c: c.data == 'positions'),
+    Idle('stockfish_path engine_nodes engine_workers engine_timeout engine_cache', 'without reward_source engine', lambda c: c.reward_source != 'engine'),
+    Idle('narrow_share exact_best stockfish_path engine_nodes engine_timeout engine_cache', 'with env_ratio 1: no prompt is of P', lambda c: c.env_ratio == 1),
+    Idle('coherence_share', 'with env_ratio 1: no prompt is of P', lambda c: c.env_ratio == 1, off=(0.,)),
+    Idle('rare_share rare_twins', 'with env_ratio 0: no prompt is of A', lambda c: c.env_ratio == 0, off=(0.,)),
+    Idle('rare_twins', 'with rare_share 0', lambda c: not c.rare_share),
+    Idle('success_reward', 'without difficulty_filter', lambda c: not c.difficulty_filter),
+    Idle('dynamic_sampling max_refills silent_warn', 'with baseline {c.baseline}: equal rewards teach something, too', lambda c: c.baseline in OUTSIDE_BASELINES),
+    Idle('max_refills', 'without dynamic_sampling', lambda c: not c.dynamic_sampling),
+    Idle('overlong_penalty', 'without overlong_buffer', lambda c: not c.overlong_buffer),
+    Idle('overlong_buffer', 'with overlong_penalty 0', lambda c: not c.overlong_penalty),
+    Idle('ema_warmup_steps', 'without normalize_rewards', lambda c: not c.normalize_rewards),
+    Idle('normalize_rewards', 'with ema_warmup_steps {c.ema_warmup_steps}: the run ends before', lambda c: c.ema_warmup_steps >= c.max_steps),
+    Idle('ema_momentum', 'without normalize_rewards or baseline ema', lambda c: not c.normalize_rewards and c.baseline != 'ema'),
+    Idle('min_std', 'with advantage_scale none', lambda c: c.advantage_scale == 'none'),
+    Idle(_VALUE_HEAD, 'without baseline value', lambda c: c.baseline != 'value'),
+    Idle('gamma gae_lambda', 'without gae', lambda c: not c.gae),
+    Idle('value_clip value_detach', 'with value_coef 0', lambda c: not c.value_coef),
+    Idle('value_clip clip_warn', 'with one update for each batch (inner_steps 1, minibatches 1): what is clipped moves only after the first', _on_policy),
+    Idle('clip_low clip_high clip_warn', 'with loss_type reinforce', lambda c: c.loss_type == 'reinforce'),
+    Idle('clip_low clip_high', 'with one update for each batch (inner_steps 1, minibatches 1): the ratio is 1', lambda c: _on_policy(c) and (c.dtype == 'float32' or c.loss_type != 'gspo')),
+    Idle('entropy_over', 'with vocabulary task, over which the entropy is anyway', lambda c: c.vocabulary == 'task'))
+
+# %% ../nbs/00_config.ipynb #08ba82cd
+_TRAIN_IDLE += (
+    Idle('kl_every', 'with kl_coef above 0: the KL is measured in every step', lambda c: c.kl_coef),
+    Idle(f'kl_estimator kl_type kl_in kl_warmup_steps kl_warmup_factor reference_refresh_steps reference_mix {_CONTROLLED}', 'with kl_coef 0', lambda c: not c.kl_coef),
+    Idle(_CONTROLLED, 'with kl_controller fixed', lambda c: c.kl_controller == 'fixed'),
+    Idle('kl_horizon', 'with kl_controller threshold', lambda c: c.kl_controller == 'threshold'),
+    Idle('kl_warmup_factor', 'without kl_warmup_steps', lambda c: not c.kl_warmup_steps),
+    Idle('kl_warmup_steps', 'with kl_warmup_factor 1', lambda c: c.kl_warmup_factor == 1),
+    Idle(f'kl_controller {_CONTROLLED}', 'with kl_warmup_steps {c.kl_warmup_steps}: the run ends before', lambda c: c.kl_warmup_steps >= c.max_steps),
+    Idle('kl_coef kl_in', 'with kl_warmup_factor 0 and kl_warmup_steps {c.kl_warmup_steps}: the run ends before', lambda c: c.kl_warmup_factor == 0 and c.kl_warmup_steps >= c.max_steps),
+    Idle('reference_mix', 'without reference_refresh_steps', lambda c: not c.reference_refresh_steps),
+    Idle('reference_refresh_steps', 'with reference_mix 0', lambda c: not c.reference_mix),
+    Idle('reference_refresh_steps', 'with max_steps {c.max_steps}: the run ends before', lambda c: c.reference_refresh_steps >= c.max_steps),
+    Idle('reference_device', 'with kl_coef 0 and kl_every 0 (there is no reference)', lambda c: not (c.kl_coef or c.kl_every), True),
+    Idle('kl_warn kl_act health_adaptive', 'with kl_coef 0 and kl_every 0: no KL is measured', lambda c: not (c.kl_coef or c.kl_every)),
+    Idle('recovery_lr_factor', 'with max_recoveries 0', lambda c: not c.max_recoveries),
+    Idle('min_lr_ratio', 'with warmup_steps {c.warmup_steps}: the run ends before', lambda c: c.warmup_steps >= c.max_steps),
+    Idle('eval_every', 'with max_steps {c.max_steps}: there is an evaluation at the end anyway', lambda c: c.eval_every >= c.max_steps),
+    Idle('check_every', 'with max_steps {c.max_steps}: there is an evaluation at the end anyway', lambda c: c.check_every >= c.max_steps),
+    Idle('check_every', 'with eval_every {c.eval_every}: whole evaluations are made there anyway', lambda c: c.eval_every and not c.check_every % c.eval_every))
+
 # %% ../nbs/00_config.ipynb #6a370fef
 def _held_out(steps): return min(2000, 20*steps)   # prompts in an evaluation of a run, where nobody says how many
 
@@ -354,8 +467,9 @@ def _held_out(steps): return min(2000, 20*steps)   # prompts in an evaluation of
 class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainKL, TrainLoss, TrainAdvantages,
                   TrainEngine, TrainRewards, TrainSampling, TrainRows, TrainFront, Config):
     "GRPO: sample completions, score them, make the better ones more likely."
-    def __post_init__(self):
-        super().__post_init__()
+    idle = _TRAIN_IDLE
+
+    def _check(self):
         if self.eval_prompts is None: object.__setattr__(self, 'eval_prompts', _held_out(self.max_steps))
         _check_train_neighbours(self)
         _check_train_choices(self)
@@ -381,16 +495,20 @@ def _check_train_neighbours(c):
     for name in ('max_new_tokens', 'env_max_new_tokens'):
         if most := getattr(c, name): c._require(f'below {name} ({most})', lambda v: v < most, 'overlong_buffer')
     c._require(f'prompts_per_step ({c.prompts_per_step}) or less', lambda v: v <= c.prompts_per_step, 'minibatches')
-    c._require(f'kl_coef_min ({c.kl_coef_min}) or more', lambda v: v >= c.kl_coef_min, 'kl_coef_max')
-    c._require(f'kl_warn ({c.kl_warn}) or more', lambda v: v >= c.kl_warn, 'kl_act')
+    if c.kl_act < c.kl_warn == type(c).kl_warn and c.kl_act > 0:
+        object.__setattr__(c, 'kl_warn', c.kl_act * type(c).kl_warn/type(c).kl_act)
+        warnings.warn(f'kl_warn is {c.kl_warn:.3g} here: a warning comes before the run goes back, at kl_act {c.kl_act:g}', Notice, stacklevel=5)
+    for low, high in (('kl_coef_min', 'kl_coef_max'), ('kl_warn', 'kl_act')): _check_order(c, low, high)
+
+
+def _check_order(c, low, high):
+    "Refuse two numbers in the wrong order: the one that was set."
+    below, above = getattr(c, low), getattr(c, high)
+    if below <= above: return
+    if above == getattr(type(c), high): c._refuse(low, f'{high} ({above}) or less')
+    c._refuse(high, f'{low} ({below}) or more')
 
 # %% ../nbs/00_config.ipynb #6e4e3098
-# baselines that do not come from the completion's own group: there, equal rewards say something too
-OUTSIDE_BASELINES = ('ema', 'value')
-
-# what only rows that are read from somewhere can have
-_OF_ROWS = ('fix_best', 'max_bad_rows', 'rare_share', 'rare_twins', 'narrow_share', 'difficulty_filter', 'success_reward')
-
 def _check_train_choices(c):
     "Choices that exclude each other."
     if c.baseline in OUTSIDE_BASELINES and not c.min_std:
@@ -410,18 +528,11 @@ def _check_train_choices(c):
             c._require('auto, batch or none with exact_best (a group of equal rewards has std 0; or give min_std)', lambda v: v != 'group', 'advantage_scale')
         c._require('1 with exact_best (no clip holds the expectation where the policy has moved)', lambda v: v == 1, 'inner_steps', 'minibatches')
         c._require('false with exact_best, which compares scores as they are', lambda v: not v, 'normalize_rewards')
-    if c.reward_function:
-        for name in ('reward_source', 'reward_shaping', 'coherence_share', 'reward_weights', 'reward_warmup_steps'):
-            c._require('left out with reward_function, which replaces it', lambda v: v in (c.__dataclass_fields__[name].default, 0.), name)
-    if c.reward_source == 'rules':
-        c._require('left out with reward_source rules, where nothing else pays P (with auto the rows do)', lambda v: v in (c.__dataclass_fields__['coherence_share'].default, 0.), 'coherence_share')
-    if c.data.partition(':')[0] == 'unlabelled':
+    if _unlabelled(c):
         c._require(f'rules or engine with data {c.data}, whose positions have no labels (data positions has them)', lambda v: v in ('rules', 'engine'), 'reward_source')
-        for name in _OF_ROWS: c._require(f'left out with data {c.data}: it is about rows of a file', lambda v: v == c.__dataclass_fields__[name].default, name)
     if c.loss_type == 'gspo' and not (c.clip_low and c.clip_high):
         c._require('float32 with loss_type gspo (its clip of 3e-4 is finer than bfloat16, see lm.device; or give clip_low and clip_high)',
                    lambda v: v == 'float32', 'dtype')
-    if not (c.kl_coef or c.kl_every): c._require('left out with kl_coef 0 and kl_every 0 (there is no reference)', lambda v: False, 'reference_device')
     if not c.kl_coef:
         c._require('fixed when kl_coef is 0 (a factor times 0 stays 0)', lambda v: v == 'fixed', 'kl_controller')
 
@@ -494,12 +605,19 @@ class PretrainWatching:
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(PretrainWatching, PretrainUpdates, PretrainTargets, PretrainRows, PretrainFront, Config):
     "Supervised training on rows, from random weights or from a model."
-    def __post_init__(self):
-        super().__post_init__()
+    idle = (
+        Idle('legal_share shuffled repeat_weight', 'without target_spread', lambda c: not c.target_spread, True),
+        Idle('preset tokenizer', 'with init {c.init}, which brings its own', lambda c: c.init),
+        Idle('fix_best max_bad_rows', 'with data positions, whose rows are all right', lambda c: c.data == 'positions'),
+        Idle('from_positions rare_moves new_clocks specials legal_weight', 'with env_ratio 0: no row is of A', lambda c: c.env_ratio == 0),
+        Idle('flip target_spread legal_share eval_weight shuffled repeat_weight', 'with env_ratio 1: no row is of P', lambda c: c.env_ratio == 1),
+        Idle('vector_learning_rate move_learning_rate', 'with optimizer adamw', lambda c: c.optimizer == 'adamw'),
+        Idle('eval_every', 'with max_steps {c.max_steps}: there is an evaluation at the end anyway', lambda c: c.eval_every >= c.max_steps))
+
+    def _check(self):
         self._require(f'batch_size ({self.batch_size}) or more', lambda v: v >= self.batch_size, 'block_rows')
         self._require(f'max_steps ({self.max_steps}) or less', lambda v: v <= self.max_steps, 'decay_steps')
         if self.init: self._require('left out with init', lambda v: False, 'branch_from')
-        if not self.target_spread: self._require('0 without target_spread', lambda v: v == 0, 'legal_share', 'shuffled', 'repeat_weight')
 
 # %% ../nbs/00_config.ipynb #87b69e41
 @dataclass(frozen=True, kw_only=True)
@@ -516,6 +634,8 @@ class DataConfig(Config):
     stockfish_path: str|None = None # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
     timeout: Positive = 10.0        # seconds after which a search is stopped and its engine restarted
     cache: str|None = None          # SQLite file of earlier answers; None keeps nothing
+
+    idle = (Idle('nodes multipv workers stockfish_path timeout cache', 'with kind {c.kind}: the rules give the answers', lambda c: c.kind not in ('positions', 'games', 'mate_in_one')),)
 
 # %% ../nbs/00_config.ipynb #dd2b4d2a
 @dataclass(frozen=True, kw_only=True)
@@ -545,20 +665,21 @@ class EvalConfig(Config):
     threads: Threads = 0            # CPU threads; 0 uses every core
 
     token_limits = TrainConfig.token_limits
+    idle = (
+        Idle('compare suite prompts engine data split fix_best max_bad_rows batch_size max_new_tokens env_max_new_tokens', 'with opponent: a match asks no rows', lambda c: c.opponent, True),
+        Idle('data split fix_best max_bad_rows', 'with suite {c.suite!r}, which has its own rows', lambda c: c.suite, True),
+        Idle('fix_best max_bad_rows', 'with data positions, whose rows are all right', lambda c: c.data == 'positions'),
+        Idle('stockfish_path', 'with opponent {c.opponent}', lambda c: c.opponent and c.opponent.partition(':')[0] != 'stockfish'),
+        Idle('nodes', 'with opponent {c.opponent}', lambda c: c.opponent and c.opponent.partition(':')[0] in ('random', 'fairymax')),
+        Idle('nodes', 'without engine or opponent', lambda c: not (c.engine or c.opponent)),
+        Idle('max_plies', 'without games', lambda c: not c.games))
 
-    def __post_init__(self):
-        super().__post_init__()
+    def _check(self):
         if self.opponent:
             self._require('an even number, 2 or more, with opponent (every opening is played from both sides)',
                           lambda v: v > 0 and v % 2 == 0, 'games')
-            for name in ('compare', 'suite', 'prompts', 'engine', 'data', 'split', 'fix_best', 'max_bad_rows', 'batch_size', 'max_new_tokens', 'env_max_new_tokens'):
-                own = getattr(type(self), name)
-                self._require('left out with opponent: a match asks no rows', lambda v: v == own, name)
         elif self.temperature == 0:
             self._require('1 with temperature 0 (greedy games are all the same)', lambda v: v <= 1, 'games')
-        if self.suite:
-            for name, own in dict(data='positions', split='auto', fix_best='auto', max_bad_rows=0.05).items():
-                self._require(f'left out with suite {self.suite!r}, which has its own rows', lambda v: v == own, name)
 
 # %% ../nbs/00_config.ipynb #913862dc
 @dataclass(frozen=True, kw_only=True)
@@ -580,6 +701,9 @@ class SweepConfig(Config):
     prune: bool = False             # stop runs whose mean reward so far is below the median of the others
     seed: Seed = 0                  # of the sampler; that of the runs is a field of [base] or [space]
 
+    idle = (Idle('seed', 'with sampler grid, which draws nothing', lambda c: c.sampler == 'grid'),
+            Idle('prune', 'with trials {c.trials}: the first 5 run to their end anyway', lambda c: c.trials and c.trials <= 5))
+
 # %% ../nbs/00_config.ipynb #59dc6d89
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig(Config):
@@ -591,9 +715,7 @@ class ExportConfig(Config):
     push: _like('a hub repository such as org/name', r'\w[\w.-]*/\w[\w.-]*')|None = None # upload to this hub repository, such as org/name, with the token of `hf auth login` or $HF_TOKEN; None uploads nothing
     public: bool = False            # a repository that push makes is public, not private
 
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.push: self._require('false without push', lambda v: not v, 'public')
+    idle = (Idle('public', 'without push', lambda c: not c.push, True),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -609,6 +731,9 @@ class UciConfig(Config):
     log: str|None = None            # file that what world_model gets wrong is appended to; None is standard error
     device: Device = 'auto'         # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0            # CPU threads; 0 uses every core
+
+    idle = (Idle('top_k', 'with temperature 0', lambda c: not c.temperature),
+            Idle('log', 'without world_model', lambda c: not c.world_model))
 
 # %% ../nbs/00_config.ipynb #891edcf3
 TINY = TrainConfig(data='positions', max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1, learning_rate=5e-5,

@@ -9,16 +9,17 @@ from pathlib import Path
 from unittest.mock import patch
 import pytest
 from rookworld_nb.run import train as training
-from rookworld_nb.apps.cli import _ALIASES, _canonical, make_parser, read_config
+from rookworld_nb.apps.cli import _canonical, make_parser, read_config
 from rookworld_nb.config import Config, TrainConfig, describe, kind_of
 from rookworld_nb.chess.engine import find_engine
 from rookworld_nb.grpo import experience
 from rookworld_nb.lm import device
+from rookworld_nb.names import ALIASES
 from runs import some_positions, unmeasured
 
 # both groups of each step have a reward to learn from (seed)
 COMMON = dict(data='positions', seed=10, temperature=1.5, max_steps=2, max_refills=0, prompts_per_step=2, group_size=4, env_ratio=0.5, learning_rate=1e-3, warmup_steps=1, eval_prompts=2, log_completions=1, threads=1, kl_coef=0.0)
-NEEDS = {  # what must be switched on for an option to be seen
+NEEDS = {  # what must be switched on for an option to be seen; whether it does anything at all, the configuration knows (`without_effect`)
     '': dict(max_steps=1), 'second': {}, 'kl': dict(kl_coef=0.1), 'steered': dict(max_steps=3, kl_coef=0.1, kl_controller='ziegler', kl_target=0.01, kl_horizon=20), 'value': dict(baseline='value'),
     'far': dict(max_steps=1, inner_steps=4, learning_rate=5e-3), 'normal': dict(normalize_rewards=True, ema_warmup_steps=0), 'again': dict(max_positions=4, difficulty_filter=True, max_steps=8)}
 NUMBERS = [  # (option, value, what it needs)
@@ -65,12 +66,16 @@ def rows(tmp_path_factory):
         yield Path(some_positions(tmp_path_factory.mktemp('data')))
 
 
+IDLE = {}     # choices: the options that do nothing under them
+
+
 @cache
 def ran(choices, data):
     "Train under some choices, given on the command line; check every row of metrics; the weights."
     values = COMMON | dict(choices) | dict(data=data, output_dir=str(data) + f'-{abs(hash(choices))}')
     flags = [f'--{k}={v}' if not isinstance(v, bool) else f'--{"" if v else "no_"}{k}' for k, v in values.items()]
     config, _ = read_config(TrainConfig, flags, 'rookworld_train', environ={})
+    IDLE[choices] = set(config.without_effect())
     with contextlib.nullcontext() if EVALUATED & dict(choices).keys() else unmeasured(): out = training.train(config)
     metrics = [json.loads(line) for line in (out/'metrics.jsonl').read_text().splitlines()]
     assert len(metrics) == values['max_steps']
@@ -92,7 +97,20 @@ def test_option(option, value, needs, rows, capsys):
     without = ran(tuple(sorted(base.items())), rows)
     if value == getattr(TrainConfig(**(COMMON | base)), option): return
     weights = ran(tuple(sorted((base | {option: value}).items())), rows)
-    assert option in SILENT or (option, value) in SAME or weights != without, f'{option} = {value} changed nothing'
+    changes = option in SILENT or (option, value) in SAME or weights != without
+    assert changes and not {option} & IDLE[tuple(sorted((base | {option: value}).items()))], f'{option} = {value} changed nothing, or is said to'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('option,value,needs', CASES, ids=[f'{o}={v}' for o, v, _ in CASES])
+def test_nothing_is_silent(option, value, needs, rows, capsys):
+    "Without what an option needs, it does nothing, and that is said; or it does something."
+    if value == 'engine' and not find_engine(): pytest.skip('no Stockfish here')
+    if value == getattr(TrainConfig(**COMMON), option): return
+    alone = ((option, value),)
+    try: changes = ran(alone, rows) != ran((), rows)
+    except ValueError as e: assert option in str(e)
+    else: assert changes or option in SILENT or (option, value) in SAME or option in IDLE[alone], f'{option} = {value} changed nothing, and nobody was told'
 
 
 def test_enough_combinations(): assert len(CASES) >= 40
@@ -108,23 +126,23 @@ def test_seed_command(line, rows, tmp_path, capsys):
     with contextlib.nullcontext() if line == SEED[0] else unmeasured(): assert (training.train(config)/'comparison.json').exists()
 
 
-ALIASES = {'steps': ['max_steps'], 'batch_size': ['prompts_per_step'], 'batch_positions': ['prompts_per_step'], 'k_samples': ['group_size'], 'lr': ['learning_rate'], 'mix_env_ratio': ['env_ratio'],
-           'baseline_type': ['baseline'], 'use_gae': ['gae'], 'no_use_gae': ['gae'], 'model_path': ['model'], 'log_dir': ['output_dir'], 'clip_range': ['clip_low', 'clip_high'],
-           'kl_divergence_threshold': ['kl_act'], 'adaptive_kl': ['kl_controller'], 'no_adaptive_kl': ['kl_controller'],
-           'use_mixed_precision': ['dtype'], 'no_use_mixed_precision': ['dtype'], 'bf16': ['dtype'], 'use_torch_compile': ['compile'], 'no_use_torch_compile': ['compile']}   # other spelling: the fields it means
-ALONE = {'use_gae': True, 'no_use_gae': False, 'adaptive_kl': 'ziegler', 'no_adaptive_kl': 'fixed', 'use_mixed_precision': 'bfloat16', 'no_use_mixed_precision': 'float32', 'bf16': 'bfloat16', 'use_torch_compile': True, 'no_use_torch_compile': False}   # those that take no value, and what they say
+MEANT = {'steps': ['max_steps'], 'batch_size': ['prompts_per_step'], 'batch_positions': ['prompts_per_step'], 'k_samples': ['group_size'], 'lr': ['learning_rate'], 'mix_env_ratio': ['env_ratio'],
+         'baseline_type': ['baseline'], 'use_gae': ['gae'], 'no_use_gae': ['gae'], 'lam': ['gae_lambda'], 'model_path': ['model'], 'model_name_or_path': ['model'], 'log_dir': ['output_dir'], 'clip_range': ['clip_low', 'clip_high'],
+         'kl_divergence_threshold': ['kl_act'], 'target_kl': ['kl_target'], 'reward_momentum': ['ema_momentum'], 'adaptive_kl': ['kl_controller'], 'no_adaptive_kl': ['kl_controller'],
+         'use_mixed_precision': ['dtype'], 'no_use_mixed_precision': ['dtype'], 'bf16': ['dtype'], 'use_torch_compile': ['compile'], 'no_use_torch_compile': ['compile']}   # other spelling: the fields it means
+ALONE = {'use_gae': True, 'no_use_gae': False, 'adaptive_kl': 'threshold', 'no_adaptive_kl': 'fixed', 'use_mixed_precision': 'bfloat16', 'no_use_mixed_precision': 'float32', 'bf16': 'bfloat16', 'use_torch_compile': True, 'no_use_torch_compile': False}   # those that take no value, and what they say
 
 @pytest.mark.parametrize('cls', Config.__subclasses__(), ids=lambda cls: cls.__name__)
 def test_every_spelling_is_understood(cls):
     "Every field and every other word for one, with - and with _, with a space and with =."
     own = {c.name: kind_of(c.annotation)[0] for c in describe(cls)}
     words = [([name], name, None if plain is not bool else True) for name, plain in own.items()] + [([name], f'no_{name}', False) for name, plain in own.items() if plain is bool]
-    words += [(names, short, ALONE.get(short)) for short, names in ALIASES.items() if own.keys() >= {*names} and short not in own]
+    words += [(names, short, ALONE.get(short)) for short, names in MEANT.items() if own.keys() >= {*names} and short not in own]
     for names, spelling, value in words:
         for flag in {f'--{spelling}', f'--{spelling.replace("_", "-")}'}:
             for args in [[flag]] if value is not None else [[flag, '7'], [f'{flag}=7']]:
                 given, unknown = make_parser(cls, 'rookworld_any').parse_known_args(_canonical(args, cls))
-                assert (vars(given), unknown) == ({name: '7' if value is None else value for name in names}, []), args
+                assert (vars(given), unknown) == ({name: ('7/run-NNN' if spelling == 'log_dir' else '7') if value is None else value for name in names}, []), args
 
 
-def test_every_other_spelling_has_an_example(): assert ALIASES.keys() == _ALIASES.keys()
+def test_every_other_spelling_has_an_example(): assert MEANT.keys() == ALIASES.keys()

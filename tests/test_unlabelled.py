@@ -44,8 +44,8 @@ def test_refused_in_one_sentence(tmp_path, args, words):
 
 def test_max_positions_is_answered(tmp_path):
     "The documents that this project grew from give it in every command."
-    assert in_child([*CHOICES, '--max_steps', '1', '--data', 'unlabelled:games', '--max_positions', '256', '--output_dir', tmp_path/'run'], measured=False) == 0
-    assert 'max_positions has no effect: unlabelled prompts have no end' in (tmp_path/'run/train.log').read_text()
+    assert in_child([*CHOICES, '--max_steps', '1', '--data', 'unlabelled:games', '--max_positions', '256', '--output_dir', tmp_path/'run'], err=tmp_path/'err', measured=False) == 0
+    assert 'max_positions has no effect with data unlabelled:games: such prompts have no end' in (tmp_path/'err').read_text()
 
 
 def test_no_prompt_is_held_out():

@@ -22,30 +22,18 @@ import sys
 import textwrap
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, PretrainConfig, ReportConfig,
-                                 SweepConfig, TrainConfig, UciConfig, describe, groups_of, kind_of, parse_value)
+from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Notice, PretrainConfig, ReportConfig,
+                                 SweepConfig, TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect, parse_value)
 from ..files import while_read
+from ..names import ALIASES, aliases_of, fields_of, in_other_words, meaning, names_text
 from ..run.health import HealthError
 
 # %% ../../nbs/apps/05_cli.ipynb #2714755a
-_ALIASES = {'steps': 'max_steps', 'batch_size': 'prompts_per_step', 'batch_positions': 'prompts_per_step',
-            'k_samples': 'group_size', 'lr': 'learning_rate', 'mix_env_ratio': 'env_ratio',
-            'baseline_type': 'baseline', 'use_gae': 'gae', 'no_use_gae': 'no_gae', 'model_path': 'model',
-            'log_dir': 'output_dir', 'clip_range': 'clip_low clip_high', 'kl_divergence_threshold': 'kl_act',
-            'adaptive_kl': 'kl_controller=ziegler', 'no_adaptive_kl': 'kl_controller=fixed',
-            'use_mixed_precision': 'dtype=bfloat16', 'no_use_mixed_precision': 'dtype=float32', 'bf16': 'dtype=bfloat16',
-            'use_torch_compile': 'compile', 'no_use_torch_compile': 'no_compile'}  # spellings of the trainers that came before
-
-def _fields_of(spelling): return spelling.partition('=')[0].removeprefix('no_').split()
-
-
-def _aliases(cls):
-    names = {f.name for f in fields(cls)}
-    return {short: spelling for short, spelling in _ALIASES.items()
-            if names.issuperset(_fields_of(spelling)) and short not in names}
+def _names(cls): return [f.name for f in fields(cls)]
 
 
 def _canonical(
@@ -53,17 +41,18 @@ def _canonical(
     cls: type,       # configuration of the command
 ) -> list[str]:      # the same, every flag spelled with _ and under its field's name
     "One spelling for every flag."
-    aliases, out, rest = _aliases(cls), [], iter(args)
+    aliases, out, rest = aliases_of(_names(cls)), [], iter(args)
     for arg in rest:
         if not arg.startswith('--'):
             out.append(arg)
             continue
         flag, eq, value = arg[2:].partition('=')
         flag = flag.replace('-', '_')
-        names = aliases.get(flag, flag).split(' ')
-        if eq and '=' in names[0]: raise ValueError(f'--{flag} takes no value')
-        values = [eq + value] if eq or len(names) == 1 else [f'={v}' for v in [next(rest, None)] if v is not None] or ['']
-        out += [f'--{name}{values[0]}' for name in names]
+        names, word, inside = meaning(aliases.get(flag, flag))
+        if eq and word: raise ValueError(f'--{flag} takes no value')
+        if (inside or len(names) > 1) and not eq: eq, value = ('=', given) if (given := next(rest, None)) is not None else ('', '')
+        if inside and eq: value = f'{value}/{inside}'
+        out += [f'--{name}' + (f'={word}' if word else eq + value) for name in names]
     return out
 
 # %% ../../nbs/apps/05_cli.ipynb #032539d0
@@ -120,9 +109,8 @@ def make_parser(
     "A parser with one flag for each line of a configuration."
     groups, shown = groups_of(cls), _shown(words, cls, prog)
     whole = shown == list(groups)
-    also = ', '.join(f'--{short} = --{" --".join(spelling.split(" "))}' for short, spelling in _aliases(cls).items())
     text = ('A flag beats the environment (ROOKWORLD_<OPTION>), which beats --config, which beats the default. '
-            'Names may be written with - or _.' + (f' Also understood: {also}.' if also and whole else ''))
+            'Names may be written with - or _. --help names: names of other trainers.')
     parser = _Parser(prog=prog, description=cls.__doc__, allow_abbrev=False, add_help=False,
         usage=f'{prog} ' + ''.join(f'[{name.upper()}] ' for name in positional.split()) + '[--option value ...]',
         epilog='\n'.join([*([] if words or whole else _group_lines(cls)), *textwrap.wrap(text, 98, break_on_hyphens=False)]),
@@ -149,6 +137,9 @@ def _add_common(part, positional, resume, auto, groups, shown):
     add('-h', '--help', action='help', help='show this help' + '; words behind it ask for groups, or all' * (len(groups) > 1))
 
 # %% ../../nbs/apps/05_cli.ipynb #64015bdf
+def _rank(): return int(os.environ.get('RANK', 0))   # which of the processes of torchrun this is
+
+
 def _from_file(cls, path):
     try: return asdict(cls.from_json(Path(path).read_text('utf-8')))
     except ValueError as e: raise ValueError(f'{path}: {e}') from None
@@ -162,16 +153,28 @@ def _from_environment(cls, environ):
         name = key.removeprefix('ROOKWORLD_').lower()
         if name in choices: own[name] = parse_value(choices[name], text)
         elif name in known: continue                     # of another command, even where it is an alias here
-        elif name in _ALIASES: others |= _from_alias(name, text, choices)
-        else: print(f'{key} is ignored: no command has an option {name!r}', file=sys.stderr)
+        elif name in ALIASES: others |= _from_alias(name, text, choices)
+        else: print(f'{key} is ignored: no command has an option {name!r}{in_other_words(name, choices)}', file=sys.stderr)
     return others | own
 
 
 def _from_alias(name, text, choices):
     "What another spelling in the environment means; a switch that is off means nothing."
-    spelling, eq, word = _ALIASES[name].partition('=')
-    if not choices.keys() >= set(spelling.split(' ')) or eq and not SWITCH.get(text.lower()): return {}
-    return {field: parse_value(choices[field], word or text) for field in spelling.split(' ')}
+    names, word, inside = meaning(ALIASES[name])
+    if not choices.keys() >= set(names) or word and not SWITCH.get(text.lower()): return {}
+    return {field: parse_value(choices[field], word or (f'{text}/{inside}' if inside else text)) for field in names}
+
+
+# what a shell script that trains may call its own, and hardly anything else does
+_BARE = {'group_size', 'kl_coef', 'learning_rate', 'max_steps', 'kl_warmup_steps', 'kl_warmup_factor', 'reward_warmup_steps', *ALIASES} - {'lam', 'bf16', 'log_dir', 'model_path', 'model_name_or_path'}
+
+def _hint_bare(cls, environ, said):
+    "Say which variables look as if they were meant for a training and lack their prefix."
+    aliases, meant = aliases_of(_names(cls)), []
+    for key in environ:
+        if (name := key.lower()) not in _BARE or key != name.upper() or f'ROOKWORLD_{key}' in environ: continue
+        if (sets := set(fields_of(aliases.get(name, name)))) <= set(_names(cls)) and not sets & said.keys(): meant.append(key)
+    if meant: print(f'you set {", ".join(meant)}; did you mean {", ".join(f"ROOKWORLD_{key}" for key in meant)}?', file=sys.stderr)
 
 # %% ../../nbs/apps/05_cli.ipynb #47dbee0e
 def read_config(
@@ -184,14 +187,13 @@ def read_config(
 ) -> tuple[Config, dict]:        # the checked configuration; how to resume, as keyword arguments of `train`: empty without --resume
     "Flag over environment over file over default. Raises ValueError or FileNotFoundError, never exits (but for --help)."
     if (words := _help_words(args)) is not None:
-        with while_read(): make_parser(cls, prog, positional, resume, words).print_help()
+        with while_read(): print(names_text() if words == ['names'] else make_parser(cls, prog, positional, resume, words).format_help().rstrip())
         raise SystemExit(0)
     given, unknown = make_parser(cls, prog, positional, resume).parse_known_args(_canonical(args, cls))
     if unknown:
         flag = unknown[0].partition('=')[0]
-        near = difflib.get_close_matches(flag.lstrip('-'), [f.name for f in fields(cls)] + list(_aliases(cls)), 1)
-        raise ValueError(f'no option {flag}'
-                         + (f'; did you mean --{near[0]}?' if near else f'; {prog} --help all lists them'))
+        way_out = in_other_words(flag, _names(cls), '--') or f'; {prog} --help all lists them'
+        raise ValueError(f'no option {flag}{way_out} (--help names: names of other trainers)')
     given = vars(given)
     run, file, allow = given.pop('resume', None), given.pop('config', None), given.pop('allow_config_change', False)
     if allow and not run: raise ValueError('--allow_config_change is for --resume RUN')
@@ -206,11 +208,19 @@ def read_config(
     choices = {c.name: c for c in describe(cls)}
     flags = {name: value if isinstance(value, bool) else parse_value(choices[name], value)
              for name, value in given.items() if name in choices}
-    said = _from_environment(cls, os.environ if environ is None else environ) | flags
+    environ = os.environ if environ is None else environ
+    said = _from_environment(cls, environ) | flags
+    if resume and _rank() == 0: _hint_bare(cls, environ, said)
     if run and (other := said.pop('output_dir', None)) and Path(other).resolve() != Path(run).resolve():
         raise ValueError(f'--resume goes on in {run}; --output_dir {other} would be another run: leave it out')
-    values = (_from_file(cls, file) if file else {}) | said
-    return cls(**values), dict(resume=Path(run), allow_config_change=allow) if run else {}
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter('always')
+        stored = _from_file(cls, file) if file else {}
+        config = cls(**stored | said)
+    given = said.keys() | {name for name, value in stored.items() if not run and value != getattr(cls, name)}
+    if _rank() == 0:
+        for line in [*(str(w.message) for w in heard if w.category is Notice), *no_effect(config, given)]: print(line, file=sys.stderr)
+    return config, dict(resume=Path(run), allow_config_change=allow) if run else {}
 
 
 def _help_words(args):
@@ -248,9 +258,6 @@ def _print_anything():
     if isinstance(sys.stdout, io.TextIOWrapper): sys.stdout.reconfigure(errors='replace')
 
 
-def _rank(): return int(os.environ.get('RANK', 0))   # which of the processes of torchrun this is
-
-
 @contextlib.contextmanager
 def _interruptible():
     "Ctrl-C and SIGTERM end a command; also one that a script started in the background, which inherits that Ctrl-C is ignored."
@@ -268,7 +275,8 @@ def _run_command(
     "Run a command and say in one line what went wrong, if anything did."
     _print_anything()
     try:
-        with _interruptible():
+        with _interruptible(), warnings.catch_warnings():
+            warnings.simplefilter('ignore', Notice)     # `read_config` has said it
             try: work()
             finally:
                 with while_read(): pass     # what still waits to be printed

@@ -94,13 +94,13 @@ class RunLog:
 
 # %% ../../nbs/run/03_train.ipynb #7018899f
 def open_run(
-    output_dir: str|None, # None: the next free runs/grpo-NNN
+    output_dir: str|None, # NNN at its end becomes the next free number; None: runs/grpo-NNN
 ) -> Path:                # a directory without a run in it
     "Make the run directory; refuses one that already holds a run."
-    if output_dir is None:
-        taken = [int(p.name[5:]) for p in Path('runs').glob('grpo-*') if p.name[5:].isdigit()]
-        output_dir = f'runs/grpo-{max(taken, default=0) + 1:03}'
-    out = Path(output_dir)
+    out = Path(output_dir or 'runs/grpo-NNN')
+    if (start := out.name.removesuffix('NNN')) != out.name:
+        taken = [int(n) for p in out.parent.glob('*') if p.name.startswith(start) and (n := p.name[len(start):]).isdigit()]
+        out = out.with_name(f'{start}{max(taken, default=0) + 1:03}')
     if (out/'config.json').exists():
         raise ValueError(f'{out} already holds a run: continue it with --resume {out}, or choose another --output_dir')
     if left := sorted(p.name for name in ('metrics.jsonl', 'eval.jsonl', 'checkpoints/step-*') for p in out.glob(name)):
@@ -248,7 +248,6 @@ def _legend(config: TrainConfig) -> str:
     said = [f'Reward: mean over sampled completions{paid}.', 'P/E: prompts of each task, P and A.']
     if silent: said.append(f'The loss {"is little more than the scaled KL" if config.kl_coef and config.kl_in == "loss" else "stays near 0"}: watch reward, KL and grad.')
     if unlabelled: said.append('Prompts are of the kinds that teach, so they get harder: what is learned shows in the checks, which ask the same held-out prompts greedily.')
-    if unlabelled and config.max_positions != TrainConfig.max_positions: said.append('max_positions has no effect: unlabelled prompts have no end.')
     if not unlabelled and config.rare_share and config.env_ratio:
         also = ', and other moves in the same positions' * (config.rare_twins != 'none')
         said.append(f'{100*config.rare_share:g} % of the A prompts are made by the rules: mates and illegal moves{also} (rare_share).')

@@ -7,7 +7,6 @@ __all__ = ['parse_objective', 'gain_of', 'shortfall', 'Space', 'check_space', 'r
            'fill_program']
 
 # %% ../../nbs/sweep/01_space.ipynb #b3dc537b
-import difflib
 import itertools
 import json
 import math
@@ -21,9 +20,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import get_type_hints
 import optuna
-from ..config import TrainConfig, complaint, kind_of
+from ..config import Notice, TrainConfig, complaint, kind_of
 from ..files import read_rows
 from ..measure.measures import METRICS
+from ..names import in_other_words
 
 # %% ../../nbs/sweep/01_space.ipynb #d431ba5d
 def _direction(metric):
@@ -96,9 +96,7 @@ def _none(name, value): return None if value == 'none' and kind_of(_TYPES[name])
 
 
 def _check_name(name):
-    if name not in _TYPES:
-        near = difflib.get_close_matches(name, list(_TYPES), 1)
-        raise ValueError(f'TrainConfig has no field {name!r}' + (f'; did you mean {near[0]}?' if near else ''))
+    if name not in _TYPES: raise ValueError(f'TrainConfig has no field {name!r}{in_other_words(name, _TYPES)}')
     if name == 'output_dir': raise ValueError('output_dir must be left out: every trial has a directory of its own')
 
 # %% ../../nbs/sweep/01_space.ipynb #e25b35e9
@@ -132,17 +130,19 @@ def _candidates(name, given):
     return given
 
 # %% ../../nbs/sweep/01_space.ipynb #4e0e6e68
-def _possible(base, candidates):
-    "Raise the error of TrainConfig for a value that works with no combination."
+def _possible(candidates):
+    "Refuse a value that works in no combination, with the error of TrainConfig, and a field that has an effect in none."
     for name, values in candidates.items():
-        others = {k: v for k, v in candidates.items() if k != name}
+        others, acts, idle = {k: v for k, v in candidates.items() if k != name}, False, ''
         for value in values:
-            refusal = None
+            works, refusal = False, None
             for rest in itertools.islice(itertools.product(*others.values()), 200):
-                try: TrainConfig(**base, **{name: value}, **dict(zip(others, rest)))
+                try: idle = TrainConfig(**{name: value}, **dict(zip(others, rest))).without_effect().get(name, '')
                 except ValueError as e: refusal = refusal or e
-                else: break
-            else: raise refusal
+                else: works, acts = True, acts or not idle
+                if works and acts: break
+            if not works: raise refusal
+        if not acts: raise ValueError(f'{name} has no effect {idle} (in every combination): leave it out')
 
 
 def check_space(
@@ -159,7 +159,8 @@ def check_space(
     for name, value in base.items():
         if wanted := complaint(_TYPES[name], value): raise ValueError(f'{name} must be {wanted}, not {value!r}')
     varied = {k: [_none(k, x) for x in v] if isinstance(v, list) else v for k, v in space.space.items()}
-    _possible(base, {name: _candidates(name, given) for name, given in varied.items()})
+    with warnings.catch_warnings(action='ignore', category=Notice):
+        _possible({name: [value] for name, value in base.items()} | {name: _candidates(name, given) for name, given in varied.items()})
     return Space(base, varied, space.objective)
 
 # %% ../../nbs/sweep/01_space.ipynb #55a13840

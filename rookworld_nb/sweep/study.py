@@ -242,18 +242,19 @@ def success_rate(
 def configurations(
     table: pd.DataFrame, # from `trials_table`
     names: list[str],    # fields that vary
-) -> pd.DataFrame: # best mean gain first: runs, successes, gain, lowest, highest, trial (its best), the fields but the seed
-    "Trials that differ only in their seed, grouped."
+) -> pd.DataFrame: # runs, finished (those with a gain), successes, gain (their mean), lowest, highest, trial (its best), the fields but the seed
+    "Trials that differ only in their seed, grouped. First those of which every run has a gain, the best mean gain first; then the others."
     varied, rows = [n for n in names if n != 'seed'], []
     done = table[table.outcome.isin(['finished', 'failed', 'killed']) & ~table.again]
     values = done[varied].apply(lambda r: json.dumps(r.tolist()), axis=1) if len(done) else []
     for _, part in done.groupby(values, sort=False):
         best = part.sort_values('gain', ascending=False).trial.iloc[0]
         gains = dict(gain=part.gain.mean(), lowest=part.gain.min(), highest=part.gain.max())
-        counts = dict(runs=len(part), successes=int(part.success.sum()))
+        counts = dict(runs=len(part), finished=int(part.gain.notna().sum()), successes=int(part.success.sum()))
         rows.append(dict(**counts, **gains, trial=int(best), **part.iloc[0][varied]))
-    found = pd.DataFrame(rows, columns=['runs', 'successes', 'gain', 'lowest', 'highest', 'trial', *varied])
-    return found.sort_values('gain', ascending=False, na_position='last', ignore_index=True)
+    found = pd.DataFrame(rows, columns=['runs', 'finished', 'successes', 'gain', 'lowest', 'highest', 'trial', *varied])
+    whole = found.finished == found.runs      # what failed with one seed has no mean that can be compared
+    return found.assign(whole=whole).sort_values(['whole', 'gain'], ascending=False, na_position='last', ignore_index=True).drop(columns='whole')
 
 # %% ../../nbs/sweep/02_study.ipynb #4a26ae90
 def importance(

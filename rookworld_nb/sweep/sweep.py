@@ -14,12 +14,13 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 import optuna
 import pandas as pd
 from optuna.trial import TrialState
-from ..config import SweepConfig, TrainConfig, command_line
+from ..config import Notice, SweepConfig, TrainConfig, command_line
 from ..files import Interrupt, read_rows, write_at_once
 from ..page import bar_html, document, escaped, table_html
 from .space import Space, fill_program, gain_of, shortfall, draw, make_sampler
@@ -166,8 +167,9 @@ def _reasons_html(table):
 def _best_html(table, names, out, most=5):
     "The best configurations, each with its command."
     parts = []
-    for _, r in configurations(table, names).dropna(subset=['gain']).head(most).iterrows():
-        spread = f'mean gain {r.gain:+.4f} over {r.runs} runs, {r.lowest:+.4f} to {r.highest:+.4f}'
+    for r in configurations(table, names).dropna(subset=['gain']).head(most).itertuples():
+        some = f'{r.finished} of ' * (r.finished < r.runs)
+        spread = f'mean gain {r.gain:+.4f} over {some}{r.runs} runs, {r.lowest:+.4f} to {r.highest:+.4f}'
         if r.runs == 1: spread = f'one run, {_gain_cell(table.set_index("trial").loc[r.trial])}'
         try: command = command_line(TrainConfig.from_json((out/f'trial-{r.trial:04}/trial.json').read_text('utf-8')))
         except (OSError, ValueError): command = f'(trial-{r.trial:04}/trial.json cannot be read)'
@@ -204,7 +206,7 @@ def _page_html(
 <p>Trials: {escaped(counts)}; {wanted} requested. Gain: {escaped(space.objective)}. In common: {escaped(base)}.</p>
 <p class="small">A run succeeds when it finishes, all its numbers are finite, and its held-out sampled reward did not
 fall by more than its interval (95 %, as all intervals here). Pruned runs do not count; a killed run
-that was queued again counts once.</p>
+that was queued again counts once. Configurations of which every run has a gain stand before the others.</p>
 {varied}<h2>All trials</h2><figure>{_parallel_coordinates(table, space)}</figure><figure>{_gain_forest(table)}</figure>
 <p class="small">Above: one line per trial; darker is better, red has no gain, dashed was pruned.
 Below: gains with their intervals, red when the run is no success. The best of many trials looks better than it is:
@@ -328,7 +330,7 @@ def _prepare(sweep, values, directory, command):
     "The command of a trial, its threads, and how many steps it makes (0: nobody knows)."
     if sweep.space.program:
         return [sys.executable, '-c', _KEEPER, *fill_program(sweep.space.program, values, sweep.out.resolve())], 0, 0
-    choices = TrainConfig(**{'threads': 1} | values | {'output_dir': str(directory)})
+    with warnings.catch_warnings(action='ignore', category=Notice): choices = TrainConfig(**{'threads': 1} | values | {'output_dir': str(directory)})
     (directory/'trial.json').write_text(choices.to_json(), 'utf-8')
     return [*command, '--config', str(directory/'trial.json')], choices.threads, choices.max_steps
 
