@@ -19,7 +19,6 @@ setup(
     author_email=cfg['author_email'],
     keywords=cfg['keywords'],
     license='Apache-2.0',
-    python_requires=f">={cfg['min_python']}",
     packages=find_packages(include=['rookworld_nb', 'rookworld_nb.*']),
     package_data={'rookworld_nb': ['assets/*', 'assets/**/*']},
     install_requires=cfg['requirements'].split(),

@@ -1,5 +1,6 @@
 "rookworld_sweep with real runs and with other programs: a worker that is killed, a sweep that is killed, and what is refused."
 import contextlib
+import html
 import json
 import os
 import re
@@ -11,9 +12,10 @@ import pandas as pd
 import pytest
 from rookworld_nb.apps.cli import read_config
 from rookworld_nb.config import SweepConfig, TrainConfig
-from rookworld_nb.sweep.sweep import Sweep
+from rookworld_nb.sweep.space import draw
+from rookworld_nb.sweep.sweep import Sweep, _write_page
 from rookworld_nb.config import command_line
-from rookworld_nb.sweep.study import trials_table
+from rookworld_nb.sweep.study import end_trial, next_trial, trials_table
 from runs import SECONDS, Started, children, some_positions, wait_until
 
 SPACE = '''
@@ -229,6 +231,24 @@ def test_refused_with_a_program(lines, args, says, tmp_path):
     _, err = process.communicate()
     assert process.returncode == 2 and err.startswith('rookworld_sweep: ') and says in err and err.count('\n') == 1, err
     assert not (tmp_path/'sweeps').exists()
+
+
+@pytest.mark.parametrize('varied', ['learning_rate = [1e-5, 1e-4]\nkl_coef = [0.1, 0.2]', 'loss_type = ["grpo", "dapo"]', 'learning_rate = [1e-5, 1e-4]\nloss_type = ["grpo", "dapo"]', 'seed = [0, 1]\nmax_steps = [2, 3]'])
+def test_the_best_configurations_of_numbers_words_and_both(varied, tmp_path):
+    "Each is shown as the command that makes it again."
+    (tmp_path/'s.toml').write_text(f'objective = "last 1 rewards"\n[space]\n{varied}\n')
+    with contextlib.chdir(tmp_path):
+        sweep = Sweep(SweepConfig(space='s.toml', sampler='grid'))
+        while found := next_trial(sweep):
+            trial, directory, lock = found
+            values = draw(trial, sweep.space)
+            (directory/'trial.json').write_text(TrainConfig(**values).to_json())
+            with lock: end_trial(sweep, trial.number, 'finished', '', trial.number/10, success=True)
+        page = html.unescape(_write_page(sweep).read_text())
+    best = page.partition('Best configurations')[2].partition('Importance')[0]
+    for name, value in values.items(): assert name == 'seed' or f'--{name} {value}' in best or value == TrainConfig.__dataclass_fields__[name].default, best
+    runs = len(sweep.points) if 'seed' in varied else 1
+    assert best.count('rookworld_train') == len(sweep.points) // (2 if runs > 1 else 1) and 'cannot be read' not in best and '.0 of' not in best
 
 
 def test_the_command_of_a_configuration_makes_it_again():
