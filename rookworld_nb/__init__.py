@@ -38,7 +38,7 @@ def __getattr__(name):
         found = getattr(import_module(f'rookworld_nb.{_ROOM_OF[name]}'), name)
         return _watched(found) if name == 'train' else found
     from rookworld_nb.names import CALLED
-    if name in CALLED: raise ImportError(f'{name} is a name of another trainer: here it is {CALLED[name]} (rookworld_train --help names has all of them)')
+    if name in CALLED: raise ImportError(f'{name} is a name of another trainer: here it is rookworld_nb.{CALLED[name]} (rookworld_train --help names has all of them)')
     raise AttributeError(f"rookworld_nb has no {name!r} at the top: there are {', '.join(__all__)}; the rest is in the wings")
 
 @cache

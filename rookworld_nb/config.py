@@ -143,6 +143,10 @@ def _once(pairs):
 _VALUE_ALIASES = {'kl_type': {'forward': 'kl_pi_ref', 'reverse': 'kl_ref_pi'}, 'advantage_scale': {'center': 'none'}}
 
 # %% ../nbs/00_config.ipynb #3e0c0138
+@functools.cache
+def _types(cls): return get_type_hints(cls, include_extras=True)
+
+
 class Notice(UserWarning): "What is said about a choice that is taken all the same."
 
 class NoEffect(Notice): "A choice that another choice leaves without effect."
@@ -157,6 +161,17 @@ class Idle(NamedTuple):
     off: tuple = ()                  # values that ask for nothing, and are taken in silence where a configuration is made in Python
 
 
+def _set_and_idle(config):
+    "The fields that are not at their default and do nothing. Raises ValueError for those that are refused."
+    found = set()
+    for rule in config.idle:
+        values = {name: getattr(config, name) for name in rule.fields.split()} if rule.when(config) else {}
+        given = [name for name, value in values.items() if value not in (getattr(type(config), name), *rule.off)]
+        if given and rule.refused: config._refuse(given[0], 'left out ' + rule.why.format(c=config))
+        found.update(given)
+    return found
+
+
 def no_effect(
     config: 'Config',    # any
     given: set[str],     # fields that somebody has set
@@ -167,51 +182,9 @@ def no_effect(
         if name in given: reasons.setdefault(why, []).append(name)
     return [f'{", ".join(names)} {"has" if len(names) == 1 else "have"} no effect {why}' for why, names in reasons.items()]
 
-# %% ../nbs/00_config.ipynb #d99fe6da
-@functools.cache
-def _types(cls): return get_type_hints(cls, include_extras=True)
-
-
-class Config:
-    "What all configurations share: checked fields, and a word where one does nothing; JSON out and in."
-    idle = ()   # of `Idle`
-
-    def __new__(cls, *args, **choices):
-        for name in choices:
-            if name not in _types(cls): raise TypeError(_no_field(cls, name))
-        return super().__new__(cls)
-
-    def __post_init__(self):
-        for name, annotation in _types(type(self)).items():
-            if isinstance(value := getattr(self, name), str):
-                object.__setattr__(self, name, _VALUE_ALIASES.get(name, {}).get(value, value))
-            if wanted := complaint(annotation, getattr(self, name)): self._refuse(name, wanted)
-        said = set()
-        for rule in self.idle:
-            set_to = {name: getattr(self, name) for name in rule.fields.split()} if rule.when(self) else {}
-            for name in [n for n, v in set_to.items() if v not in (getattr(type(self), n), *rule.off)]:
-                if rule.refused: self._refuse(name, 'left out ' + rule.why.format(c=self))
-                said.add(name)
-        self._check()
-        for sentence in no_effect(self, said): warnings.warn(sentence, NoEffect, stacklevel=3)
-
-    def _check(self): "What no single line can say."
-
-    def without_effect(self) -> dict[str, str]: # field: why
-        "The fields that other choices leave nothing to do."
-        found = {}
-        for rule in filter(lambda rule: rule.when(self), self.idle):
-            found |= {name: rule.why.format(c=self) for name in rule.fields.split() if name not in found}
-        return found
-
-    def _refuse(self, name, wanted):
-        raise ValueError(f'{name} must be {wanted}, not {getattr(self, name)!r}')
-
-    def _require(self, wanted, holds, *names):
-        "Check several fields in one line; a field that is None has nothing to check."
-        for name in names:
-            if (value := getattr(self, name)) is not None and not holds(value): self._refuse(name, wanted)
-
+# %% ../nbs/00_config.ipynb #c3fab19f
+class _Stored:
+    "JSON out and in."
     def to_json(self) -> str: # the front, one field per line, then one object per group
         "Write the configuration down."
         values, out = asdict(self), {}
@@ -231,6 +204,42 @@ class Config:
         if not isinstance(values, dict):
             raise ValueError(f'a configuration must be a JSON object, not {text.strip()[:40]!r}')
         return cls(**_checked_places(cls, values))
+
+# %% ../nbs/00_config.ipynb #d99fe6da
+class Config(_Stored):
+    "What all configurations share: checked fields, and a word where one does nothing; JSON out and in."
+    idle = ()   # of `Idle`
+
+    def __new__(cls, *args, **choices):
+        for name in choices:
+            if name not in _types(cls): raise TypeError(_no_field(cls, name))
+        return super().__new__(cls)
+
+    def __post_init__(self):
+        for name, annotation in _types(type(self)).items():
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, _VALUE_ALIASES.get(name, {}).get(value, value))
+            if wanted := complaint(annotation, getattr(self, name)): self._refuse(name, wanted)
+        idle = _set_and_idle(self)
+        self._check()
+        for sentence in no_effect(self, idle): warnings.warn(sentence, NoEffect, stacklevel=3)
+
+    def _check(self): "What no single line can say."
+
+    def without_effect(self) -> dict[str, str]: # field: why
+        "The fields that other choices leave nothing to do."
+        found = {}
+        for rule in filter(lambda rule: rule.when(self), self.idle):
+            found |= {name: rule.why.format(c=self) for name in rule.fields.split() if name not in found}
+        return found
+
+    def _refuse(self, name, wanted):
+        raise ValueError(f'{name} must be {wanted}, not {getattr(self, name)!r}')
+
+    def _require(self, wanted, holds, *names):
+        "Check several fields in one line; a field that is None has nothing to check."
+        for name in names:
+            if (value := getattr(self, name)) is not None and not holds(value): self._refuse(name, wanted)
 
 # %% ../nbs/00_config.ipynb #4595c718
 @dataclass(frozen=True, kw_only=True)

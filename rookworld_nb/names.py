@@ -30,12 +30,12 @@ ELSEWHERE = {
     'mask_truncated_completions': 'mask_truncated', 'reward_funcs': 'reward_function', 'torch_compile_mode': 'compile', 'ema_alpha': 'ema_momentum',
     'num_train_epochs': 'max_steps', 'model_id': 'model', 'dataset': 'data'}
 
-# classes and functions, and where they are
+# classes and functions, and what they are below `rookworld_nb`
 CALLED = {
-    'GRPOConfig': 'rookworld_nb.TrainConfig', 'GRPOTrainer': 'rookworld_nb.train', 'FullGRPOTrainer': 'rookworld_nb.train',
-    'GRPODataCollector': 'rookworld_nb.grpo.experience.gather', 'CausalLMPolicy': 'rookworld_nb.generate',
-    'StockfishEngine': 'rookworld_nb.chess.engine.EnginePool', 'MemoryProfile': 'rookworld_nb.run.memory', 'load_pretrained_model': 'rookworld_nb.load_model',
-    'compute_gae': 'rookworld_nb.grpo.value.gae', 'RewardScorer': 'rookworld_nb.score', 'AdaptiveKLController': 'rookworld_nb.grpo.kl.KLController'}
+    'GRPOConfig': 'TrainConfig', 'GRPOTrainer': 'train', 'FullGRPOTrainer': 'train',
+    'GRPODataCollector': 'grpo.experience.gather', 'CausalLMPolicy': 'generate',
+    'StockfishEngine': 'chess.engine.EnginePool', 'MemoryProfile': 'run.memory.fit_into_memory', 'load_pretrained_model': 'load_model',
+    'compute_gae': 'grpo.value.gae', 'RewardScorer': 'score', 'AdaptiveKLController': 'grpo.kl.KLController'}
 
 # %% ../nbs/03_names.ipynb #456cd0a9
 def meaning(
@@ -83,5 +83,5 @@ def _spelled(long):
 def names_text() -> str: # what `--help names` prints
     "The tables for a terminal."
     parts = {'taken as they are': {f'--{short}': _spelled(long) for short, long in ALIASES.items()},
-             'refused, and what comes nearest': {old: f'--{new}' for old, new in ELSEWHERE.items()}, 'classes and functions': CALLED}
+             'refused, and what comes nearest': {old: f'--{new}' for old, new in ELSEWHERE.items()}, 'classes and functions': {old: f'rookworld_nb.{new}' for old, new in CALLED.items()}}
     return '\n\n'.join('\n'.join([f'names of other trainers, {title}:', *(f'  {old:30}{new}' for old, new in rows.items())]) for title, rows in parts.items())

@@ -4,7 +4,8 @@ import json
 import warnings
 import pytest
 from rookworld_nb.apps.cli import read_config
-from rookworld_nb.config import Config, Notice, TrainConfig, complaint, describe, kind_of
+from rookworld_nb.config import Config, Idle, NoEffect, Notice, TrainConfig, complaint, describe, kind_of
+from rookworld_nb.run.train import open_run
 from rookworld_nb.sweep.space import read_space
 
 COMMANDS = {cls: 'rookworld_' + cls.__name__.removesuffix('Config').lower() for cls in Config.__subclasses__()}
@@ -67,7 +68,7 @@ def test_given_and_idle(cls, rule, capsys):
 
 
 def test_every_rule_is_about_fields():
-    for cls in COMMANDS: assert {name for rule in cls.idle for name in rule.fields.split()} <= {c.name for c in describe(cls)}, cls
+    for cls in COMMANDS: assert all(isinstance(rule, Idle) for rule in cls.idle) and {name for rule in cls.idle for name in rule.fields.split()} <= {c.name for c in describe(cls)}, cls
 
 
 LINES = {     # as people type them: what is said
@@ -84,6 +85,11 @@ LINES = {     # as people type them: what is said
 def test_said_in_one_line(line, capsys):
     read_config(TrainConfig, line.split(), 'rookworld_train', environ={})
     assert capsys.readouterr().err == LINES[line] + '\n'
+
+
+def test_said_in_python_too():
+    with pytest.warns(NoEffect, match='gamma has no effect without baseline value') as told: TrainConfig(gamma=0.9)
+    assert told[0].filename == __file__      # the line that made it
 
 
 WORKING = [f'--lr {lr} --kl_coef {kl} --kl-divergence-threshold {threshold} --kl-warmup-steps {steps} --kl-warmup-factor 0.0 --reward-warmup-steps 100'
@@ -113,3 +119,12 @@ def test_a_sweep_over_nothing(part, says, tmp_path):
     (tmp_path/'space.toml').write_text(part)
     with pytest.raises(ValueError) as e: read_space(tmp_path/'space.toml')
     assert says in str(e.value)
+
+
+def test_a_directory_of_logs_takes_one_run_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config, _ = read_config(TrainConfig, ['--log_dir', 'lo*gs'], 'rookworld_train', environ={})
+    for n in (1, 2):
+        assert str(out := open_run(config.output_dir)) == f'lo*gs/run-00{n}'
+        (out/'config.json').touch()
+    assert [str(open_run(name)) for name in (None, 'NNN', 'a/b-NNN', 'plain')] == ['runs/grpo-001', '001', 'a/b-001', 'plain']

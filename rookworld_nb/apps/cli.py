@@ -176,6 +176,29 @@ def _hint_bare(cls, environ, said):
         if (sets := set(fields_of(aliases.get(name, name)))) <= set(_names(cls)) and not sets & said.keys(): meant.append(key)
     if meant: print(f'you set {", ".join(meant)}; did you mean {", ".join(f"ROOKWORLD_{key}" for key in meant)}?', file=sys.stderr)
 
+# %% ../../nbs/apps/05_cli.ipynb #1d294b51
+def _made(cls, file, said, goes_on):
+    "The configuration; what there is to say about it is printed, but of the file of a run that goes on it was said when the run began."
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter('always')
+        stored = _from_file(cls, file) if file else {}
+        config = cls(**stored | said)
+    given = said.keys() | {name for name, value in stored.items() if not goes_on and value != getattr(cls, name)}
+    if _rank() == 0:
+        for line in [*(str(w.message) for w in heard if w.category is Notice), *no_effect(config, given)]: print(line, file=sys.stderr)
+    return config
+
+
+def _help_words(args):
+    "What stands behind --help or -h; None when nobody asks for help."
+    at = next((i for i, arg in enumerate(args) if arg in ('-h', '--help')), None)
+    return None if at is None else list(itertools.takewhile(lambda arg: not arg.startswith('-'), args[at + 1:]))
+
+
+def _newest_unfinished():
+    from rookworld_nb.run.checkpoint import newest_unfinished
+    return newest_unfinished()
+
 # %% ../../nbs/apps/05_cli.ipynb #47dbee0e
 def read_config(
     cls: type,                   # configuration of the command
@@ -213,25 +236,7 @@ def read_config(
     if resume and _rank() == 0: _hint_bare(cls, environ, said)
     if run and (other := said.pop('output_dir', None)) and Path(other).resolve() != Path(run).resolve():
         raise ValueError(f'--resume goes on in {run}; --output_dir {other} would be another run: leave it out')
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter('always')
-        stored = _from_file(cls, file) if file else {}
-        config = cls(**stored | said)
-    given = said.keys() | {name for name, value in stored.items() if not run and value != getattr(cls, name)}
-    if _rank() == 0:
-        for line in [*(str(w.message) for w in heard if w.category is Notice), *no_effect(config, given)]: print(line, file=sys.stderr)
-    return config, dict(resume=Path(run), allow_config_change=allow) if run else {}
-
-
-def _help_words(args):
-    "What stands behind --help or -h; None when nobody asks for help."
-    at = next((i for i, arg in enumerate(args) if arg in ('-h', '--help')), None)
-    return None if at is None else list(itertools.takewhile(lambda arg: not arg.startswith('-'), args[at + 1:]))
-
-
-def _newest_unfinished():
-    from rookworld_nb.run.checkpoint import newest_unfinished
-    return newest_unfinished()
+    return _made(cls, file, said, bool(run)), dict(resume=Path(run), allow_config_change=allow) if run else {}
 
 # %% ../../nbs/apps/05_cli.ipynb #7613af66
 # exit code 2, unless a run had begun
