@@ -62,4 +62,4 @@ def test_bad_usage_is_one_line(case, tmp_path):
 def test_a_misspelled_variable_is_told(tmp_path):
     code, out, err = call('report', 'nowhere', cwd=tmp_path, ROOKWORLD_RUNN='x')
     assert code == 2
-    assert err.splitlines() == ["ROOKWORLD_RUNN is ignored: no command has an option 'runn'", 'rookworld_report: nowhere is not a run directory']
+    assert err.splitlines() == ["ROOKWORLD_RUNN is ignored: no command has an option 'runn'; did you mean run?", 'rookworld_report: nowhere is not a run directory']
