@@ -247,7 +247,7 @@ class TrainFront:
     "What a person chooses first."
     model: Name = 'nano'              # weights to start from: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id, org/name[@revision]
     data: Name = 'unlabelled'         # 'unlabelled' (made by the rules; unlabelled:games,armies takes some kinds), 'positions' (shipped), a file of rows, FENs or games, a directory of shards, or a hub id
-    output_dir: Name|None = None      # directory of the run; NNN at its end: a free number. None: runs/grpo-NNN
+    output_dir: Name|None = None      # directory of the run, NNN: a free number; None: runs/grpo-NNN
     seed: Seed = 0                    # same seed, same run (bit for bit on a CPU)
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0              # CPU threads; 0 uses every core
@@ -260,7 +260,7 @@ class TrainFront:
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
     kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it
     learning_rate: Positive = 1e-4    # of AdamW, after warm-up
-    eval_prompts: Count|None = None   # held-out prompts in an evaluation; None: 20 for each step of the run, 2000 at most
+    eval_prompts: Count|None = None   # held-out prompts in an evaluation; None: 20 per step, 2000 at most
 
 # %% ../nbs/00_config.ipynb #5c476bfc
 @dataclass(frozen=True, kw_only=True)
