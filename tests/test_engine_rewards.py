@@ -111,7 +111,7 @@ def test_a_killed_engine_is_restarted_once_and_then_the_rows_give_the_marks(exam
         assert scorer.facts() == dict(engine_restarts=1, engine_lost=False)
         assert found == undisturbed[:2]
         assert hit(signal.SIGKILL) == 1
-        with pytest.warns(UserWarning, match='from now on P is scored with the labels of the rows: the engine .* died or gave no answer in 10 s, twice'): last = scorer.score(*halves[2])
+        with pytest.warns(UserWarning, match='from now on P is scored with the labels of the rows: the engine .* was lost twice: its process ended'): last = scorer.score(*halves[2])
         assert scorer.facts() == dict(engine_restarts=1, engine_lost=True)
         with warnings.catch_warnings():
             warnings.simplefilter('error')      # said once
@@ -184,15 +184,23 @@ def test_two_pools_share_a_cache(examples, tmp_path):
 
 
 FAKE = '''#!/bin/sh
+say() {{ n=0; for m in $1; do n=$((n+1)); echo info depth 1 multipv $n score $2 nodes 1000 pv $m; done; echo bestmove $m; }}
 while read -r word rest; do
     case $word in
         uci) echo id name Fake 1; for o in Threads Hash MultiPV; do echo option name $o type spin default 1 min 1 max 500; done; echo uciok ;;
         isready) echo readyok ;;
         quit) exit ;;
-        go) {go} ;;
+        position) position=$rest ;;
+        go) case $position in
+                startpos) case $rest in *h2h3) say h2h3 'cp 0' ;; *) say 'e2e4 d2d4 g1f3 c2c4 b1c3' 'cp 20' ;; esac ;;
+                *P1/5P2*) say 'd8h4 a7a6 b7b6 c7c6 d7d6' 'mate 1' ;;
+                *) {go} ;;
+            esac ;;
     esac
 done
-'''   # a shell is there at once, however busy the machine is: only a search meets the time limit
+'''   # a shell is there at once, however busy the machine is: only a search meets the time limit; the probe is answered
+
+E4 = 'rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1'
 
 @pytest.fixture
 def fake_engine(tmp_path):
@@ -205,12 +213,15 @@ def fake_engine(tmp_path):
     return make
 
 
-@pytest.mark.parametrize('go', [':', 'exit 3', 'exec sleep 1000', 'echo bestmove a1a1'], ids=['never answers', 'dies', 'is stuck', 'answers nonsense'])
-def test_an_engine_that_cannot_search_is_restarted_once_and_then_lost(fake_engine, go):
+GO = {'never answers': (':', 'no answer in 1 s'), 'dies': ('exit 3', 'its process ended'), 'is stuck': ('exec sleep 1000', 'no answer in 1 s'), 'answers nonsense': ('echo bestmove a1a1', 'no answer in 1 s')}
+
+@pytest.mark.parametrize('how', GO)
+def test_an_engine_that_cannot_search_is_restarted_once_and_then_lost(how, fake_engine):
+    go, said = GO[how]
     with EnginePool(path=fake_engine(go), timeout=1) as pool:
-        with pytest.raises(EngineLost, match='fake_engine died or gave no answer in 1 s, twice'): pool.analyse([chess.STARTING_FEN])
+        with pytest.raises(EngineLost, match=f'fake_engine was lost twice: {said}'): pool.analyse([E4])
         assert pool.restarts == 1
-        with pytest.raises(EngineLost, match='twice'): pool.values([(chess.STARTING_FEN, 'e2e4')])
+        with pytest.raises(EngineLost, match='twice'): pool.values([(E4, 'e7e5')])
         assert pool.restarts == 1
 
 
@@ -233,4 +244,4 @@ def test_a_program_that_is_no_engine_is_told_from_one(tmp_path):
     script = tmp_path/'hello'
     script.write_text('#!/bin/sh\necho hello\n')
     script.chmod(0o755)
-    with pytest.raises(EngineLost, match='hello died or gave no answer in 0.5 s, twice'): EnginePool(path=str(script), timeout=0.5)
+    with pytest.raises(EngineLost, match='hello was lost twice: (its process ended|no answer to `uci` in 0.5 s)'): EnginePool(path=str(script), timeout=0.5)

@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 from ..config import EvalConfig, UciConfig
 from ..files import while_read
 from ..chess.positions import position_key
-from ..chess.engine import EngineLost, find_engine
+from ..chess.engine import EngineLost, find_engine, kept_limit
 from ..measure.measures import wilson
 from ..measure.suites import held_out
 from ..measure.exam import output_files
@@ -216,6 +216,7 @@ class _XBoard(chess.engine.XBoardProtocol):
 
 @contextmanager
 def _running(path, options, limit, protocol=chess.engine.UciProtocol):
+    if limit.nodes: limit = kept_limit(str(path), limit.nodes)
     try: engine = _Engine.popen(protocol, str(path), timeout=_SECONDS)
     except (chess.engine.EngineError, TimeoutError, OSError) as e:
         raise ValueError(f'{path} does not work as a chess engine: {str(e) or type(e).__name__}') from None

@@ -351,7 +351,7 @@ def _choices(config):
     if config.kind not in _LABELLED:
         return dict(kind=config.kind, engine=None, nodes=None, multipv=None, seed=config.seed,
                     shard_size=config.shard_size)
-    engine = engine_version(require_engine(config.stockfish_path))
+    engine = engine_version(require_engine(config.stockfish_path), config.timeout)
     return dict(kind=config.kind, engine=engine, nodes=config.nodes, multipv=config.multipv,
                 seed=config.seed, shard_size=config.shard_size)
 
@@ -376,10 +376,10 @@ def _open_manifest(directory, choices, shards):
         except ValueError:
             raise ValueError(f'{path} is not JSON: remove {directory} or choose another output') from None
         for name, value in choices.items():
-            if old.get(name) != value:
+            if old['files'] and old.get(name) != value:      # where no shard is finished, nothing would be lost
                 raise ValueError(f'{directory} was made with {name} {old.get(name)!r}, not {value!r}: '
                                  'remove it or choose another output')
-        if old['positions'] > (wanted := sum(shards.values())):
+        if old['files'] and old['positions'] > (wanted := sum(shards.values())):
             raise ValueError(f"{directory} was made for {old['positions']} rows, more than {wanted}: "
                              'remove it or choose another output')
         files = _good_shards(directory, old['files'], shards)
