@@ -23,8 +23,8 @@ FAKE = [sys.executable, '-c', 'from test_uci import serve_fake; serve_fake()']
 ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')} | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'}
 UCI = [re.compile(p) for p in (
     r'id (name|author) \S.*', r'option name \S+ type (check default (true|false)|spin default \d+ min \d+ max \d+|string default \S.*)', 'uciok', 'readyok',
-    r'info string \S.*', r'info depth 0 score (mate 0|cp 0)', r'info depth \d+ multipv \d (score (cp|mate) -?\d+ )?nodes \d+ time \d+ pv( [a-h][1-8][a-h][1-8][qrbn]?)+',
-    r'bestmove (0000|[a-h][1-8][a-h][1-8][qrbn]?( ponder [a-h][1-8][a-h][1-8][qrbn]?)?)')]
+    r'info string \S.*', r'info depth 0 score (mate 0|cp 0)', r'info depth 1 score cp 0 pv [a-h1-8qrbn]+', r'info depth \d+ multipv \d score (cp|mate) -?\d+ nodes \d+ time \d+ pv( [a-h][1-8][a-h][1-8][qrbn]?)+',
+    r'bestmove (\(none\)|[a-h][1-8][a-h][1-8][qrbn]?( ponder [a-h][1-8][a-h][1-8][qrbn]?)?)')]
 
 
 class Fake:
@@ -106,7 +106,7 @@ def test_conversation():
     talk.say('stop')
     talk.until('bestmove')
     talk.say('position startpos moves f2f3 e7e5 g2g4 d8h4', 'go')
-    assert talk.until('bestmove')[-2:] == ['info depth 0 score mate 0', 'bestmove 0000']
+    assert talk.until('bestmove')[-2:] == ['info depth 0 score mate 0', 'bestmove (none)']
     talk.say('quit')
     code, out, err = talk.end()
     assert (code, out, err) == (0, '', 'this is printed by somebody else\n')
@@ -192,7 +192,7 @@ def test_these_words_are_heard_in_silence(line): assert told(line)[0] == []
 @pytest.mark.parametrize('wrong', ['startpos moves e2e4 e2e5', 'startpos moves g1f3 0000', 'fen 8/8/8/8/8/8/8/8 w - - 0 1', 'fen', ''])
 def test_after_a_refused_position_go_names_no_move(wrong):
     refused = ['position startpos moves e2e4', f'position {wrong}', 'go movetime 50', 'go searchmoves e7e5', 'go infinite']
-    assert [s for s in told(*refused)[0] if s.startswith('bestmove')] == ['bestmove 0000']*3
+    assert [s for s in told(*refused)[0] if s.startswith('bestmove')] == ['bestmove (none)']*3
     for again in ('position startpos moves d2d4', 'ucinewgame'):
         said, board = told(*refused, again, 'go')
         assert chess.Move.from_uci(said[-1].split()[1]) in board.legal_moves
@@ -251,7 +251,7 @@ def check_game(board):
 
 
 def test_nonsense():
-    "Every go gets one bestmove, legal where it was asked, and 0000 where no position is known; a position is taken whole or not at all; nothing else than UCI is said."
+    "Every go gets one bestmove, legal where it was asked, and none where no position is known; a position is taken whole or not at all; nothing else than UCI is said."
     rng, said, player = random.Random(16), [], Fake()
     engine = Engine(UciConfig(), said.append, lambda config, log: (player, player.look))
     worker = threading.Thread(target=engine.work, daemon=True)
@@ -269,9 +269,10 @@ def test_nonsense():
     worker.join(SECONDS)
     assert not worker.is_alive() and 'readyok' in said[end:]
     found = [s.split()[1] for s in proper(said) if s.startswith('bestmove')]
+    for before, s in zip(said, said[1:]): assert not s.startswith('bestmove') or ' score ' in before or not before.startswith('info depth'), before
     assert len(found) == len(asked) > LINES//20
     for move, search in zip(found, asked):
-        legal = {m.uci() for m in search.board.legal_moves} or {'0000'}
+        legal = {m.uci() for m in search.board.legal_moves} or {'(none)'}
         assert move in (search.go.only or legal) and move in legal
 
 
@@ -283,6 +284,15 @@ def test_nonsense_on_a_pipe():
     talk.say('quit')
     code, out, err = talk.end()
     assert code == 0 and 'Traceback' not in err
+
+
+def test_the_weights_are_loaded_before_readyok():
+    said, player = [], Fake()
+    engine = Engine(UciConfig(), said.append, lambda config, log: said.append('loaded') or (player, player.look))
+    for line in ('isready', 'go'): engine.hear(line)
+    engine.hang_up()
+    engine.work()
+    assert said[:2] == ['loaded', 'readyok'] and said.count('loaded') == 1
 
 
 # nano, through python-chess
@@ -318,3 +328,28 @@ def test_stop(nano):
         start = time.monotonic()
         analysis.stop()
         assert analysis.wait().move in chess.Board().legal_moves and time.monotonic() < start + 60
+
+
+# what `fastchess --compliance` asks (Disservin/fastchess, app/src/engine/compliance.hpp): the last info line before every bestmove has a score
+COMPLIANCE = ['position fen 3r2k1/p5n1/1pq1p2p/2p3p1/2P1P1n1/1P1P2pP/PN1Q2K1/5R2 w - - 0 27', 'go wtime 100', 'go btime 100', 'go wtime 100 winc 100 btime 100 binc 100',
+              'go btime 100 binc 100 wtime 100 winc 100', 'ucinewgame', 'position startpos', 'go wtime 100 btime 100', 'position startpos moves e2e4 e7e5', 'go wtime 100 btime 100',
+              'position startpos moves f2f3 e7e5 g2g4 d8h4', 'go movetime 1', 'position fen 8/8/8/8/8/8/8/8 w - - 0 1', 'go', 'setoption name MultiPV value 5',
+              'position fen 8/8/8/8/4k3/8/4K1P1/7q w - - 0 1', 'go movetime 1', 'go']
+
+def test_the_last_info_line_has_a_score():
+    talk = Talk(REAL)
+    talk.say('uci', 'isready')
+    assert {'id name', 'id author'} <= {' '.join(line.split()[:2]) for line in talk.until('readyok')}
+    for line in COMPLIANCE:
+        talk.say(line, *[] if line.startswith('go') else ['isready'])
+        said = talk.until('bestmove' if line.startswith('go') else 'readyok')
+        if line.startswith('go'): assert ' score ' in [s for s in said if s.startswith('info')][-1], said
+    talk.say('quit')
+    assert talk.end()[0] == 0
+
+
+def test_every_analysis_has_a_score_and_a_finished_game_no_move(nano):
+    for board, limit in ((chess.Board(), 0.01), (chess.Board('8/8/8/8/4k3/8/4K1P1/7q w - - 0 1'), 1), (chess.Board('3r2k1/p5n1/1pq1p2p/2p3p1/2P1P1n1/1P1P2pP/PN1Q2K1/5R2 w - - 0 27'), 0.1)):
+        assert all('score' in info for info in nano.analyse(board, chess.engine.Limit(time=limit), multipv=5))
+    mated = chess.Board('rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3')
+    assert nano.play(mated, chess.engine.Limit(time=1)).move is None

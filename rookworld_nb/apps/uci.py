@@ -154,10 +154,11 @@ def _info_lines(
     milliseconds: int,       # since `go`
 ) -> list[str]:
     "The candidates at depth 1; at greater depths the line."
-    shown, depth = thought.moves[:config.multipv if len(line) == 1 else 1], len(line)
-    def score(pawns): return '' if pawns is None else f'score {_uci_score(pawns)} '
-    return [f'info depth {depth} multipv {n} {score(pawns)}nodes {depth} time {milliseconds} pv '
-            + ' '.join(line if n == 1 else (move,)) for n, (move, pawns) in enumerate(shown, 1)]
+    (best, own), *others = thought.moves
+    shown, depth = [(best, own or 0.0), *((m, e) for m, e in others if e is not None)], len(line)
+    said = [f'info string no evaluation was written for {best}: cp 0 stands in its place']*(own is None and depth == 1)
+    return said + [f'info depth {depth} multipv {n} score {_uci_score(pawns)} nodes {depth} time {milliseconds} pv '
+                   + ' '.join(line if n == 1 else (move,)) for n, (move, pawns) in enumerate(shown[:config.multipv if depth == 1 else 1], 1)]
 
 
 def _help_line(
@@ -202,6 +203,7 @@ class Search:
 
 # %% ../../nbs/apps/02_uci.ipynb #ef3263a0
 _DEEPEST = 20   # half-moves of a line, at most
+_NO_MOVE = '(none)'   # as Stockfish says it: many programs read 0000 as a move
 
 def _think(
     search: Search,    # what is asked
@@ -214,8 +216,9 @@ def _think(
     "The move of the model; its thoughts are reported on the way."
     if not any(search.board.legal_moves):
         refused, end = not search.board.kings, 'mate 0' if search.board.is_check() else 'cp 0'
-        say('info string the position was refused: there is no move' if refused else f'info depth 0 score {end}')
-        return ('0000',)
+        if refused: say('info string the position was refused: there is no move')
+        say(f'info depth 0 score {end}')
+        return (_NO_MOVE,)
     line, depth = (), search.go.depth or (_DEEPEST if search.waits else 1 + config.ponder)
     for thought, line in look(player, search.board, search.go.only, search.board.ply(), min(max(depth, 1), _DEEPEST)):
         if debug and len(line) == 1: say(f'info string it wrote {thought.text!r}')
@@ -239,9 +242,9 @@ def _legal_part(board, line, candidates, say): # a move, and the expected reply 
 def _any_move(
     search: Search,    # what is asked
     config: UciConfig, # seed
-) -> tuple[str]:       # legal, or 0000
+) -> tuple[str]:       # legal, or `_NO_MOVE`
     "Any legal move, as the last resort."
-    legal = search.go.only or sorted(m.uci() for m in search.board.legal_moves) or ['0000']
+    legal = search.go.only or sorted(m.uci() for m in search.board.legal_moves) or [_NO_MOVE]
     return (random.Random(f'{config.seed} {search.board.fen()}').choice(legal),)
 
 # %% ../../nbs/apps/02_uci.ipynb #7ab0f281
@@ -393,13 +396,19 @@ class Engine(_Speaker):
         def stopped():
             if self.over: raise _Quit
             return search.late()
+        def say(line):
+            nonlocal last
+            last = line
+            self.say(line)
+        last = ''
         self.ensure()
         self.player.config, self.player.stopped = self.config, stopped
-        try: best = _think(search, self.player, self.look, self.config, self.say, self.debug)
+        try: best = _think(search, self.player, self.look, self.config, say, self.debug)
         except _Quit: return
         except Exception as e:
             self.say(f'info string {type(e).__name__}: {e}; any legal move is played')
-            best = _any_move(search, self.config)
+            best, last = _any_move(search, self.config), ''
+        if ' score ' not in last: self.say(f'info depth 1 score cp 0 pv {best[0]}')     # the last line has a score
         search.free.wait()
         self.searches.remove(search)
         if not self.over: self.say('bestmove ' + ' ponder '.join(best))
