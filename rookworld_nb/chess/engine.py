@@ -390,8 +390,8 @@ class EnginePool(contextlib.AbstractContextManager):
         cache: str|Path|None = None, # SQLite file of earlier answers; None keeps them as long as the pool
         timeout: float = 10.0,       # seconds after which a search is stopped and its engine restarted
     ):
-        exe = require_engine(path)
-        self.nodes, self.multipv, self.lost, self.skills = nodes, multipv, None, probe_engine(exe, nodes, multipv, timeout)
+        self.nodes, self.multipv, self.lost, exe = nodes, multipv, None, require_engine(path)
+        self.skills = probe_engine(exe, nodes, multipv, timeout)
         if told := self.skills.told(nodes): warnings.warn(told, stacklevel=2)
         self.cache = _Cache(cache, nodes, self.skills.name)
         self._workers, self._restarts = _started(workers, exe, timeout)
@@ -424,12 +424,11 @@ class EnginePool(contextlib.AbstractContextManager):
         try: return _answers(self._workers, self.cache, questions, self.nodes, multipv, self.skills)
         except EngineLost as error: self.lost = str(error); raise
 
+    def __exit__(self, *exc): self.close()
     def close(self):
         "End every engine. Asking again is an error."
         self._workers.shutdown(cancel_futures=True)
         self.cache.db.close()
-
-    def __exit__(self, *exc): self.close()
 
 # %% ../../nbs/chess/05_engine.ipynb #c742c211
 def analyse_positions(
