@@ -1,14 +1,14 @@
 "Engines that are not Stockfish, or that do not do what they are asked: every one labels, or one true sentence says why not. ENGINE_POSITIONS says how many random positions Stockfish labels (default 40)."
 import json
 import os
-import random
 import shutil
 import sys
 import warnings
 import chess
 import pandas as pd
 import pytest
-from rookworld_nb.chess.engine import EngineLost, EnginePool, find_engine, probe_engine, win_probability
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.chess.engine import EngineLost, EnginePool, find_engine, label_fault, probe_engine, win_probability
 from rookworld_nb.chess.positions import generate_positions
 from runs import call
 
@@ -159,3 +159,11 @@ def test_other_engines_label_label_files_and_play(name, tmp_path):
     code, out, err = call('eval', '--model', 'nano', '--games', 2, '--opponent', program, '--max_plies', 8, '--nodes', 1000, '--output', 'out', cwd=tmp_path)
     assert code == 0 and ('keeps no limit of nodes' in err) == bool(told), err
     assert json.loads((tmp_path/'out/match.json').read_text())['result']['games'] == 2
+
+
+def test_no_shipped_label_contradicts_a_rule():
+    "All rows with few men, where moves end games, and some of the others."
+    rows = load_rows('positions', env_ratio=0)[:]
+    few = [r for r in rows if sum(c.isalpha() for c in r.fen.split()[0]) < 6]
+    assert len(few) > 1000
+    assert [(r.fen, fault) for r in few + rows[:500] if (fault := label_fault(r.fen, r.target.moves, r.target.evals))] == []

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Analysis', 'find_engine', 'require_engine', 'score_to_pawns', 'win_probability', 'EngineSkills', 'EngineLost',
-           'engine_version', 'probe_engine', 'kept_limit', 'EnginePool', 'analyse_positions', 'played_positions']
+           'label_fault', 'engine_version', 'probe_engine', 'kept_limit', 'EnginePool', 'analyse_positions',
+           'played_positions']
 
 # %% ../../nbs/chess/05_engine.ipynb #293907ab
 import contextlib
@@ -159,6 +160,21 @@ def _label(engine, fen, uci, nodes, multipv, skills):
             found = _lines(engine, board, nodes, skills, min(multipv, len(going)), going)
     best_first = sorted((found | ended).items(), key=lambda move_pawns: -move_pawns[1])[:multipv]
     return [m for m, _ in best_first], [pawns for _, pawns in best_first]
+
+# %% ../../nbs/chess/05_engine.ipynb #c00274ac
+def label_fault(
+    fen: str,                # the position, with a legal move
+    moves: Iterable[str],    # of its label, UCI
+    evals: Iterable[float],  # pawns, in the same order
+) -> str:                    # one clause; '' where the rules have nothing to say against it
+    "What the rules say against a label: a move that ends the game has another value, or is missing though it is better than the last."
+    board, listed = chess.Board(fen), dict(zip(moves, evals))
+    for move in board.legal_moves:
+        uci, pawns = move.uci(), _by_rule(board, move)
+        if pawns is None: continue
+        if listed.get(uci, pawns) != pawns: return f'{uci} is worth {pawns}, not {listed[uci]}'
+        if uci not in listed and pawns > min(listed.values()): return f'{uci}, worth {pawns}, is missing'
+    return ''
 
 # %% ../../nbs/chess/05_engine.ipynb #b23de289
 # the engine died, is dying, did not start in time, or could not be run
