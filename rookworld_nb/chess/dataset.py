@@ -240,8 +240,8 @@ class _BadRows:
 # %% ../../nbs/chess/06_dataset.ipynb #a940a433
 class _Gate:
     "The checks that every row passes, and the counts after the last row."
-    def __init__(self, parse, source, split, limit):
-        self.parse, self.split, self.limit, self.bad = parse, split, limit, _BadRows(source)
+    def __init__(self, parse, source, split, limit, fits=None):
+        self.parse, self.split, self.limit, self.fits, self.bad = parse, split, limit, fits, _BadRows(source)
         self.labels, self.seen, self.kinds, self.positions = (
             {'white': [0, 0], 'black': [0, 0]}, set(), bytearray(), array('Q'))
         self.marks = bytearray()   # 1 for every row that was taken, 0 for every other
@@ -261,6 +261,7 @@ class _Gate:
         self.bad.total += 1
         try:
             e = self.parse(row, False)
+            if self.fits: self.fits(e)
             played = isinstance(row, dict) and 'history' in row
             prompt = f'{e.kind}: {e.fen}' if played else e.prompt()    # a position that several games reach is one row
             prompt, position = hashlib.sha256(prompt.encode()).digest()[:8], position_hash(e.fen)
@@ -307,10 +308,10 @@ class _KnownGate(_Gate):
 _BLOCK = 1000   # rows read at a time
 _HONEST = 0.9   # a file whose best moves are right less often than this, for either colour, has the label defect
 
-def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_early=False, key=None):
+def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_early=False, key=None, fits=None):
     "Rows from blocks of raw rows; parse takes a raw row and whether to repair. With a key, what was found is noted, and not found again."
     known, chunks, come = key and recall(key), [], False
-    gate = _KnownGate(source, *known) if known else _Gate(parse, source, split, limit)
+    gate = _KnownGate(source, *known) if known else _Gate(parse, source, split, limit, fits)
     for block in blocks:
         come = True
         if kept := gate.kept(block): chunks.append(_packed(block, kept))
@@ -469,11 +470,11 @@ def _hub_blocks(hub, repo, split):
     if not files: raise ValueError(f'dataset {repo} has no parquet file')
 
 
-def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows, env_ratio=0., seed=0):
+def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows, env_ratio=0., seed=0, fits=None):
     "The first distinct rows of a split; a source with too many bad rows at its start is not read to its end."
     if limit is None: warnings.warn(f'{repo}: taking the first {_HUB_ROWS:,} rows; set a limit for more', stacklevel=3)
     return _collect(_hub_blocks(hub, repo, split), partial(_table_row, env_ratio=env_ratio, seed=seed), repo, split,
-                    limit or _HUB_ROWS, fix_best, max_bad_rows, stop_early=True)
+                    limit or _HUB_ROWS, fix_best, max_bad_rows, stop_early=True, fits=fits)
 
 # %% ../../nbs/chess/06_dataset.ipynb #e836c01c
 def shard_files(
@@ -575,16 +576,17 @@ def load_rows(
     fix_best: str = 'auto',    # repair published best moves: 'never', 'always', or 'auto': where the file has the defect
     max_bad_rows: float = 0.05, # share of rows that may be unreadable, 0 to 1
     cache: bool = False,       # of a file or directory, note in the user's cache folder which rows passed the checks, see `row_cache`
+    fits: Callable[[Example], object]|None = None, # raises ValueError for a row that counts as unreadable, too, such as `tokenizer.Context`: a model that cannot read a row must not meet it
 ) -> Rows:                     # distinct prompts, in the order of the source
     "Rows from any source, checked, one example per prompt."
     check_split(split)
     if fix_best not in ('auto', 'never', 'always'):
         raise ValueError(f"fix_best must be 'auto', 'never' or 'always', not {fix_best!r}")
-    how = dict(split=split, limit=limit, fix_best=fix_best, max_bad_rows=max_bad_rows)
+    how = dict(split=split, limit=limit, fix_best=fix_best, max_bad_rows=max_bad_rows, fits=fits)
     chosen = dict(env_ratio=env_ratio, seed=seed)
     if not isinstance(source, (str, Path)): return _collect(_blocks(source), partial(_item_row, **chosen), 'rows', **how)
     path = Path(source)
-    if cache: how['key'] = _key(source, path, split=split, limit=limit, **chosen)
+    if cache: how['key'] = _key(source, path, split=split, limit=limit, fits=fits, **chosen)
     if isinstance(source, str) and source == 'positions': return _collect(_embedded_blocks(split), partial(_table_row, **chosen), 'positions', **how)
     if path.exists():
         parse = partial(_PARSERS.get(_suffix(path), _table_row), **chosen)
