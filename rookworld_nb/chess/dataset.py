@@ -29,7 +29,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from huggingface_hub import HfFileSystem
-from .board import transition
+from .board import standard_castling, transition
 from .quick_rules import quick_transition
 from .tasks import (EnvAnswer, EnvTask, PolicyAnswer, PolicyTask,
                                       parse_completion, parse_prompt, split_row)
@@ -79,12 +79,14 @@ class Example:
         return self.target.text(style, fen=self.fen) if self.kind == 'P' else self.target.text(style)
 
 # %% ../../nbs/chess/06_dataset.ipynb #cce968d5
-def _check_moves(fen, moves):
-    "ValueError when a position is impossible, or one of its moves is illegal or named twice."
+def _checked_moves(fen, listed):
+    "The moves, each by its one name. ValueError when a position is impossible, or one of its moves is illegal or named twice."
     check_possible(board := chess.Board(fen))
-    if len(set(moves)) < len(moves): raise ValueError(f"a move is listed twice: {' '.join(moves)!r}")
+    moves = tuple(standard_castling(fen, m) for m in listed)
+    if len(set(moves)) < len(moves): raise ValueError(f"a move is listed twice: {' '.join(listed)!r}")
     for m in moves:
         if not board.is_legal(chess.Move.from_uci(m)): raise ValueError(f'an illegal move is listed: {m!r} in {fen!r}')
+    return moves
 
 # %% ../../nbs/chess/06_dataset.ipynb #5d94435b
 def policy_example(
@@ -99,12 +101,11 @@ def policy_example(
     moves, evals = list(moves), list(evals)
     if not moves or len(moves) != len(evals): raise ValueError(f'{len(moves)} moves and {len(evals)} evals: {fen!r}')
     if not all(map(math.isfinite, evals)): raise ValueError(f'an eval is not finite: {fen!r}')
-    _check_moves(fen, moves)
-    pairs = list(zip(moves, evals))
+    pairs = list(zip(_checked_moves(fen, moves), evals))
     if rng: rng.shuffle(pairs)
     moves, evals = map(tuple, zip(*pairs))
-    answer = PolicyAnswer(moves, evals, best or moves[evals.index(max(evals))])
-    example = Example(PolicyTask(fen), answer.repaired(), phase, best)
+    answer = PolicyAnswer(moves, evals, standard_castling(fen, best) if best else moves[evals.index(max(evals))])
+    example = Example(PolicyTask(fen), answer.repaired(), phase, best and answer.best)
     parse_completion(example.prompt(), example.completion())   # what is taken here the scorer has to read
     return example
 
@@ -121,6 +122,14 @@ def env_example(
     return Example(EnvTask(fen, uci, history), EnvAnswer(t.fen, t.reward, t.terminated, t.truncated), phase)
 
 # %% ../../nbs/chess/06_dataset.ipynb #6358d391
+def _standard_task(task, answer=None):
+    "A task of A with its move by its one name. ValueError when the answer calls a castling illegal."
+    if (uci := standard_castling(task.fen, task.uci)) == task.uci: return task
+    if answer and answer.truncated: raise ValueError(f'castling is legal here, and the row calls it illegal: {task.uci!r} in {task.fen!r}')
+    past = task.history.split()
+    return EnvTask(task.fen, uci, ' '.join([*past[:-1], uci] if past[-1:] == [task.uci] else past))
+
+
 def parse_row(
     text: str,         # 'P: … M: … E: … B: …', 'A: …', or an A row without its prefix
     fix_best: bool = True, # repair the best move of a P row: the highest eval wins
@@ -129,8 +138,8 @@ def parse_row(
     if not isinstance(text, str): raise ValueError(f'a row must be text, not {type(text).__name__}')
     prompt, completion = split_row(text)
     task, answer = parse_prompt(prompt), parse_completion(prompt, completion)
-    if not isinstance(task, PolicyTask): return Example(task, answer)
-    _check_moves(task.fen, answer.moves)
+    if not isinstance(task, PolicyTask): return Example(_standard_task(task, answer), answer)
+    answer = PolicyAnswer(_checked_moves(task.fen, answer.moves), answer.evals, standard_castling(task.fen, answer.best))
     return Example(task, answer.repaired() if fix_best else answer, '', answer.best)
 
 # %% ../../nbs/chess/06_dataset.ipynb #8aa3028d
@@ -345,7 +354,7 @@ def _position_example(row, env_ratio, seed):
     if not all(isinstance(v, str) for v in row.values()): raise ValueError('a column is empty or not text')
     fen, rng = row['fen'], random.Random(f"{seed} {row['fen']}")
     if rng.random() < env_ratio:
-        _check_moves(fen, [])
+        check_possible(chess.Board(fen))
         if not any((board := chess.Board(fen)).legal_moves): raise ValueError(f'no legal move: {fen!r}')
         return env_example(board.fen(), choose_move(board, rng), row['history'], row['phase'])
     return policy_example(fen, row['moves'].split(), map(float, row['evals'].split()), None, row['phase'], rng)
@@ -428,6 +437,7 @@ def _parse_expected_fen(
     "An A prompt whose file gives only the next position; the rules give the rest."
     task = parse_prompt(item['prompt'])
     if not isinstance(task, EnvTask): raise ValueError(f"expected_fen belongs to an A prompt: {item['prompt']!r}")
+    task = _standard_task(task)
     t = transition(task.fen, task.uci, task.history)
     if t.fen != item['expected_fen']:
         raise ValueError(f"expected_fen is not what the rules say: {item['expected_fen']!r}, not {t.fen!r}")

@@ -23,7 +23,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from ..files import first_line, hub_failure, quiet_hub
+from ..files import first_line, hub_failure, quiet_hub, usual_mode
 from .model import GPT, GPTConfig
 from .tokenizer import Context, load_tokenizer
 
@@ -316,7 +316,7 @@ def save_model(
     tensors = {f'transformer.{name}':
                    (p.detach().T if _LINEAR.fullmatch(name) else p.detach()).to('cpu', dtype).contiguous()
                for name, p in model.named_parameters()}
-    save_file(tensors, directory/'model.safetensors', metadata={'format': 'pt'})
+    with usual_mode(directory/'model.safetensors'): save_file(tensors, directory/'model.safetensors', metadata={'format': 'pt'})
     hf = dict(model_type='gpt2', architectures=['GPT2LMHeadModel'], activation_function='gelu_new',
               vocab_size=c.vocab_size, n_positions=c.n_positions, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd,
               layer_norm_epsilon=c.layer_norm_epsilon,

@@ -278,8 +278,10 @@ def _branch(out, source):
     path = source if source.name.startswith('step-') else latest_good_checkpoint(source, set_aside=False)[0]
     if path is None or not path.is_dir(): raise FileNotFoundError(f'branch_from: there is no checkpoint in {source}')
     verify_checkpoint(path)
-    shutil.copytree(path, out/'checkpoints'/path.name)
-    for file in _rows(path.parent.parent): shutil.copy(file, out/file.name)
+    copy = out/'checkpoints'/path.name
+    copy.mkdir(parents=True)
+    for file in path.iterdir(): shutil.copyfile(file, copy/file.name)
+    for file in _rows(path.parent.parent): shutil.copyfile(file, out/file.name)
 
 
 def _rows(run): return [*run.glob('metrics.jsonl'), *run.glob('eval.jsonl')]
