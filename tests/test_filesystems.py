@@ -39,7 +39,7 @@ def test_every_command_goes_on_and_says_once_what_is_missing(tmp_path):
             ('pretrain', '--branch_from', 'first', '--data', 'positions.parquet', '--max_steps', '3', '--batch_size', '8', '--block_rows', '16', '--workers', '0', '--threads', '1', '--output_dir', 'second'): 'flock fsync chmod',
             ('data', '--kind', 'castling', '--positions', '20', '--output', 'castling.parquet'): 'flock fsync chmod',
             ('sweep', '--space', 'lr.toml', '--trials', '1', '--workers', '1'): 'flock fsync chmod',
-            ('export', '--run', 'run', '--output', 'exported'): 'fsync chmod',
+            ('export', '--run', 'run', '--output', 'exported'): 'chmod',
             ('report', 'run'): 'fsync chmod'}.items():
         (tmp_path/'less'/'sitecustomize.py').write_text(LESS.replace('LOCKS', '95' if args[0] == 'data' else '37'), encoding='utf-8')
         path = os.pathsep.join([str(tmp_path/'less'), os.environ.get('PYTHONPATH', '')])

@@ -36,7 +36,7 @@ from .tasks import (EnvAnswer, EnvTask, PolicyAnswer, PolicyTask,
 from .positions import check_split, choose_move, position_hash, split_of
 from .own_positions import Flaw, check_possible, looks_like_fen, pgn_rows, read_fen
 from .row_cache import check_key, recall, remember
-from ..files import file_sha256, hub_failure, quiet_hub
+from ..files import check_fetched, file_sha256, hub_failure, quiet_hub
 
 # %% ../../nbs/chess/06_dataset.ipynb #d50f832f
 @dataclass(frozen=True)
@@ -215,7 +215,9 @@ def _reason(error):
     "What is wrong, without the offending value."
     if isinstance(error, KeyError): return f'no {error}'
     text = re.split(r"(?<!FEN): ['\"]|: line ", str(error))[0]
-    return text if text.startswith('neither') else re.sub(r"(['\"]).*?\1", '…', text)[:120]
+    if not text.startswith('neither'): return re.sub(r"(['\"]).*?\1", '…', text)[:120]
+    cause = re.search(r' [(](a FEN has 6 fields[^:]*)', str(error))
+    return text + (f' ({cause[1]})' if cause else '')
 
 
 class _BadRows:
@@ -253,8 +255,7 @@ class _Gate:
         self.parse, self.split, self.limit, self.fits, self.bad = parse, split, limit, fits, _BadRows(source)
         self.labels, self.seen, self.kinds, self.positions = (
             {'white': [0, 0], 'black': [0, 0]}, set(), bytearray(), array('Q'))
-        self.marks = bytearray()   # 1 for every row that was taken, 0 for every other
-        self.unlabelled = None     # the first P row without a label, by its number among those taken
+        self.marks, self.unlabelled = bytearray(), None   # 1 for every row that was taken, 0 for every other; the first P row without a label, by its number among those taken
 
     @property
     def full(self): return self.limit is not None and len(self.kinds) >= self.limit
@@ -351,7 +352,8 @@ def _blocks(items):
 # %% ../../nbs/chess/06_dataset.ipynb #bc7ad2b5
 def _position_example(row, env_ratio, seed):
     "A labelled position as P or A, decided by seed and position."
-    if not all(isinstance(v, str) for v in row.values()): raise ValueError('a column is empty or not text')
+    row = {name: ' '.join(map(str, v)) if isinstance(v, list) else v for name, v in row.items()}
+    if wrong := [name for name, v in row.items() if not isinstance(v, str)]: raise ValueError(f'column {wrong[0]} is empty or not text')
     fen, rng = row['fen'], random.Random(f"{seed} {row['fen']}")
     if rng.random() < env_ratio:
         check_possible(chess.Board(fen))
@@ -400,11 +402,17 @@ def _parquet_blocks(path, split, seen, name=''):
     "The rows of a parquet file: texts, or the labelled positions of a split that have not been seen."
     with pq.ParquetFile(path) as parquet:
         columns = _columns(name or path, parquet.schema_arrow.names)
-        for batch in parquet.iter_batches(_BLOCK, columns=columns):
+        for batch in map(_plain, parquet.iter_batches(_BLOCK, columns=columns)):
             if len(columns) == 1: yield batch[columns[0]]
             else:
                 yield batch.to_struct_array().take(
                     pa.array(_new_positions(batch['fen'].to_pylist(), split, seen), pa.int64()))
+
+
+def _plain(batch):
+    "A batch whose texts all functions of Arrow know: some do not know string_view."
+    fields = [f.with_type(pa.large_string()) if pa.types.is_string_view(f.type) else f for f in batch.schema]
+    return batch.cast(pa.schema(fields))
 
 
 def _new_positions(fens, split, seen):
@@ -444,11 +452,22 @@ def _parse_expected_fen(
     return Example(task, EnvAnswer(t.fen, t.reward, t.terminated, t.truncated))
 
 # %% ../../nbs/chess/06_dataset.ipynb #0a345a16
+_SPEAKERS = dict(prompt='user', completion='assistant')
+
+def _spoken(value, who):
+    "A text; of a conversation, as chat models are trained on, the last message of a speaker."
+    if not isinstance(value, list): return value
+    said = [m.get('content') for m in value if isinstance(m, dict) and m.get('role') == who]
+    return said[-1] if said else value
+
+
 def _json_row(item, fix_best, env_ratio=0., seed=0):
     if not isinstance(item, dict): return _text_row(item, fix_best, env_ratio, seed)
     if (fen := _fen_name(item)) and not item.keys() & {'text', 'prompt'}:
         if 'evals' in item: return _position_example({c: item[c] for c in COLUMNS}, env_ratio, seed)
         return _text_row(item[fen], fix_best, env_ratio, seed)
+    if 'messages' in item: item = dict(prompt=item['messages'], completion=item['messages'])
+    item = {name: _spoken(value, _SPEAKERS[name]) if name in _SPEAKERS else value for name, value in item.items()}
     if not isinstance(item.get('prompt', ''), str):
         raise ValueError(f"a prompt must be text, not {type(item['prompt']).__name__}")
     if 'expected_fen' in item: return _parse_expected_fen(item)
@@ -456,7 +475,8 @@ def _json_row(item, fix_best, env_ratio=0., seed=0):
 
 # %% ../../nbs/chess/06_dataset.ipynb #58f107c0
 _HUB_ROWS = 100_000   # rows taken from a hub dataset when no limit is set
-SUFFIXES = ('.parquet', '.csv', '.jsonl', '.json', '.txt', '.fen', '.epd', '.pgn')
+SUFFIXES = ('.parquet', '.csv', '.jsonl', '.ndjson', '.json', '.txt', '.fen', '.epd', '.pgn')
+_COMPRESSED = ('.gz', '.bz2', '.xz', '.zst', '.zip')   # you unpack it first
 _FORMS = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
 
 def _hub_files(hub, repo):
@@ -492,7 +512,7 @@ def shard_files(
 ) -> Iterable[Path]: # each checked, where there is a manifest.json, before it is read
     "The parquet files of a directory in the order of their names, or those of its manifest. Raises ValueError when there are none, and for a file that has changed; warns of a set that is not finished."
     if not (manifest := folder/'manifest.json').exists():
-        if not (files := sorted(folder.glob('*.parquet'))): raise ValueError(f'{folder} has no .parquet file')
+        if not (files := _parquet_files(folder)): raise ValueError(f'{folder} has no .parquet file')
         return files
     try:
         told = json.loads(manifest.read_text('utf-8'))
@@ -502,6 +522,9 @@ def shard_files(
     if isinstance(wanted := told.get('positions'), int) and rows < wanted:
         warnings.warn(f'{folder} is not finished: {rows} of {wanted} rows are there; the command that makes them goes on', stacklevel=2)
     return (_untouched(*file) for file in listed)
+
+
+def _parquet_files(folder): return sorted(f for f in folder.glob('*.parquet') if not f.name.startswith('.'))    # macOS keeps a ._ file beside each, on disks of others
 
 
 def _untouched(path, sha256):
@@ -545,9 +568,14 @@ def _file_blocks(path, split):
     try:
         if path.is_dir() or _suffix(path) == '.parquet':
             seen = set()
-            for f in shard_files(path) if path.is_dir() else [path]: yield from _parquet_blocks(f, split, seen)
-        else: yield from _blocks(_json_items(path) if _suffix(path) == '.json' else _text_items(path))
-    except (pa.ArrowException, OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as e:
+            for f in shard_files(path) if path.is_dir() else [path]:
+                check_fetched(f)
+                yield from _parquet_blocks(f, split, seen)
+        else:
+            check_fetched(path)
+            yield from _blocks(_json_items(path) if _suffix(path) == '.json' else _text_items(path))
+    except UnicodeDecodeError: raise ValueError(f'{path} cannot be read: it is not text in UTF-8') from None
+    except (pa.ArrowException, OSError, json.JSONDecodeError, csv.Error) as e:
         raise ValueError(f'{path} cannot be read: {str(e).splitlines()[0]}') from e
 
 
@@ -562,7 +590,7 @@ def _key(source, path, **how):
     "The key of a source's check; None where there is no file, or too much to read it twice."
     if isinstance(source, str) and source == 'positions':
         with _embedded() as f: return check_key([f], **how)
-    files = [*sorted(path.glob('*.parquet')), *path.glob('manifest.json')] if path.is_dir() else [path] * path.is_file()
+    files = [*_parquet_files(path), *path.glob('manifest.json')] if path.is_dir() else [path] * path.is_file()
     return check_key(files, **how) if files and sum(f.stat().st_size for f in files) < _MOST_BYTES else None
 
 
@@ -574,7 +602,7 @@ def _item_row(item, fix_best, env_ratio, seed):
 
 def _suffix(path): return '' if path.is_dir() else path.suffix.lower()
 
-_PARSERS = {'.jsonl': _json_line, '.json': _json_line, '.pgn': _game_row}   # of raw rows; `_table_row` for all others
+_PARSERS = {'.jsonl': _json_line, '.ndjson': _json_line, '.json': _json_line, '.pgn': _game_row}   # of raw rows; `_table_row` for all others
 
 # %% ../../nbs/chess/06_dataset.ipynb #2bd7a15f
 def load_rows(
@@ -602,6 +630,7 @@ def load_rows(
         parse = partial(_PARSERS.get(_suffix(path), _table_row), **chosen)
         try: return _collect(_file_blocks(path, split), parse, str(path), **how)
         except ValueError as e:
+            if _suffix(path) in _COMPRESSED: raise ValueError(f'{path} is compressed: unpack it first') from None
             if _suffix(path) in ('', *SUFFIXES): raise
             raise ValueError(f'{e}; the suffix says how a file is read, and {path.suffix} is none of {_FORMS}') from e
     if path.parent != Path('.') and path.parent.is_dir():

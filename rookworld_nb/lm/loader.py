@@ -23,7 +23,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from ..files import first_line, hub_failure, quiet_hub, usual_mode
+from ..files import check_fetched, first_line, hub_failure, quiet_hub, usual_mode
 from .model import GPT, GPTConfig
 from .tokenizer import Context, load_tokenizer
 
@@ -141,14 +141,18 @@ def _weight_files(directory):
     return paths
 
 # %% ../../nbs/lm/03_loader.ipynb #292bbb11
+_NO_TENSORS = 'it is damaged, or holds more than tensors; a pickle can run code when it is opened, so nothing else in it is read'
+
 @contextmanager
 def _readable(path):
     "Turn the errors that libraries raise on a damaged file into one line."
     try: yield
     except FileNotFoundError: raise FileNotFoundError(f'{path.parent} is not complete: it has no {path.name}') from None
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as e:
+        check_fetched(path)
         kind = 'PyTorch' if path.suffix == '.bin' else 'safetensors'
-        raise ValueError(f'{path} is not a readable {kind} file: {first_line(e)}') from None
+        said = _NO_TENSORS if isinstance(e, pickle.UnpicklingError) else first_line(e)     # whose message advises what is unsafe
+        raise ValueError(f'{path} is not a readable {kind} file: {said}') from None
 
 
 def _load_bin(path):

@@ -382,13 +382,13 @@ def _make_block(
            config.legal_weight)
     return TokenRows(tokenize(e, load_tokenizer(tokenizer), *how) for e in rows)
 
-# %% ../../nbs/run/04_targets.ipynb #4684d97a
+
 def _start_worker():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
 
-
+# %% ../../nbs/run/04_targets.ipynb #4684d97a
 class RowStream:
     "Batches by number, from blocks that other processes make ahead."
     def __init__(self,
