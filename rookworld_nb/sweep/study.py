@@ -56,6 +56,8 @@ def _same_space(sweep):
     was = sweep.study.user_attrs.get('space')
     if was is None:
         if any(sweep.out.glob('trial-*')):
+            if others := [s for s in optuna.get_all_study_names(sweep.storage) if s != sweep.out.name and not sweep.config.storage]:
+                raise ValueError(f'{sweep.out} holds the study {others[0]!r} under another name: name the directory {others[0]} again to go on with it, or choose another --study')
             raise ValueError(f'{sweep.out} holds trials that are not in the storage: choose another --study')
         sweep.study.set_user_attr('space', now)
         shutil.copyfile(sweep.config.space, sweep.out/'space.toml')
