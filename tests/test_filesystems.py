@@ -41,9 +41,10 @@ def test_every_command_goes_on_and_says_once_what_is_missing(tmp_path):
             ('sweep', '--space', 'lr.toml', '--trials', '1', '--workers', '1'): 'flock fsync chmod',
             ('export', '--run', 'run', '--output', 'exported'): 'chmod',
             ('report', 'run'): 'fsync chmod'}.items():
-        (tmp_path/'less'/'sitecustomize.py').write_text(LESS.replace('LOCKS', '95' if args[0] == 'data' else '37'), encoding='utf-8')
-        path = os.pathsep.join([str(tmp_path/'less'), os.environ.get('PYTHONPATH', '')])
-        code, out, err = call_alone(*args, cwd=tmp_path, PYTHONPATH=path)
+        less = LESS.replace('LOCKS', '95' if args[0] == 'data' else '37')
+        (tmp_path/'less'/'sitecustomize.py').write_text(less, encoding='utf-8')
+        if args[0] != 'sweep': code, _, err = call(*args, cwd=tmp_path, before=less)
+        else: code, _, err = call_alone(*args, cwd=tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path/'less'), os.environ.get('PYTHONPATH', '')]))     # its trials, too
         assert code == 0, (args, err)
         assert [err.count(f'({what})') for what in ('flock', 'fsync', 'chmod')] == [int(what in expected) for what in ('flock', 'fsync', 'chmod')], (args, err)
 
