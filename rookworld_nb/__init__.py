@@ -19,7 +19,7 @@ _NAMES = {
     'chess.dataset': 'load_rows',
     'lm.tokenizer': 'load_tokenizer',
     'lm.model': 'GPT',
-    'lm.loader': 'load_model save_model',
+    'lm.loader': 'load_model save_model context_of',
     'lm.generate': 'generate',
     'reward.reward_scorer': 'score',
     'grpo.grpo': 'group_advantages token_logprobs',

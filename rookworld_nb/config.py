@@ -218,6 +218,7 @@ class Config(_Stored):
     def __post_init__(self):
         for name, annotation in _types(type(self)).items():
             if isinstance(value := getattr(self, name), str):
+                if value != value.encode(errors='replace').decode(): self._refuse(name, 'text in UTF-8')
                 object.__setattr__(self, name, _VALUE_ALIASES.get(name, {}).get(value, value))
             if wanted := complaint(annotation, getattr(self, name)): self._refuse(name, wanted)
         idle = _set_and_idle(self)

@@ -4,6 +4,8 @@ import random
 from unittest.mock import patch
 import chess
 import pytest
+from rookworld_nb.chess.dataset import load_rows
+from rookworld_nb.chess.positions import split_of
 from rookworld_nb.run import train
 from runs import call, contents, die, in_child
 
@@ -68,3 +70,26 @@ def test_what_needs_labels_or_positions_says_so_in_one_line(command, args, said,
     code, _, err = call(command, '--data', 'own.fen', *args, '--output_dir', 'run', cwd=tmp_path)
     assert code == 2 and err.count('\n') == 1 and said in err, err
     assert not (tmp_path/'run').exists()
+
+
+@pytest.fixture(scope='module')
+def one_overlong():
+    "Published rows of random games, one of them with a game's whole history instead of ten half-moves, in each split."
+    rows = [e.prompt() + e.completion() for e in load_rows('positions', 0.5, 0, None, 300)]
+    def overlong(split):
+        fen, move, history, answer = next(r for r in rows if r.startswith('A: ') and split_of(r[3:].split('+')[0]) == split).split('+', 3)
+        return '+'.join([fen, move, 'g1f3 g8f6 f3g1 f6g8 '*40 + history, answer])
+    return rows + [overlong('train'), overlong('eval')]
+
+
+@pytest.mark.parametrize('command, args', [
+    ('train', ['--prompts_per_step', 40, '--max_steps', 8, '--group_size', 2, '--max_refills', 0, '--eval_prompts', 40, '--env_ratio', 0.5]),
+    ('eval', ['--prompts', 400, '--split', 'all']),
+    ('eval', ['--prompts', 400, '--split', 'all', '--compare', 'nano']),
+    ('pretrain', ['--max_steps', 4, '--batch_size', 8, '--block_rows', 64, '--workers', 0, '--eval_prompts', 8])])
+def test_a_row_that_is_longer_than_the_model_reads_is_left_out(command, args, one_overlong, tmp_path):
+    (tmp_path/'rows.txt').write_text('\n'.join(one_overlong) + '\n', encoding='utf-8')
+    where = [] if command == 'eval' else ['--output_dir', 'run', '--threads', 1]
+    code, _, err = call(command, '--data', 'rows.txt', *args, *where, cwd=tmp_path)
+    assert code == 0, err
+    assert 'rows.txt: 2 of 302 rows left out: 2 × longer than the ' in err and "row 301: 'A: " in err and "row 302: 'A: " in err, err

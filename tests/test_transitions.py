@@ -7,7 +7,8 @@ from functools import cache
 from itertools import count, groupby
 import chess
 import pytest
-from rookworld_nb.chess.board import START_FEN, Transition, is_legal, transition
+from rookworld_nb.chess.board import START_FEN, Transition, is_legal, standard_castling, transition
+from rookworld_nb.chess.quick_rules import legal_among
 
 TRANSITIONS = int(os.environ.get('TRANSITIONS', 5_000))  # legal moves to compare; the illegal ones come on top
 SQUARES = [file + rank for rank in '87654321' for file in 'abcdefgh']  # as a FEN lists them: a8 is 0, h1 is 63
@@ -232,7 +233,9 @@ def test_perft(fen, walk):
 def test_by_hand(what, fen, uci, after, reward):
     expected = Transition(after, reward, reward > 0.01, False)
     assert transition(fen, uci) == transition(fen, uci, convention='rookworld') == rules(read(fen), uci)[1] == expected
-    if uci in CASTLES: assert transition(fen, uci[:2] + CASTLES[uci][1]) == expected  # king takes own rook, as python-chess also reads it
+    if uci in CASTLES:      # king takes own rook is how a file may write it, and no name of a move
+        by_rook = uci[:2] + CASTLES[uci][1]
+        assert transition(fen, by_rook) == Transition(fen, -1.0, False, True) and standard_castling(fen, by_rook) == uci
 
 
 @pytest.mark.parametrize('what,fen,uci', REFUSED, ids=[row[0] for row in REFUSED])
@@ -243,9 +246,9 @@ def test_refused(what, fen, uci): assert transition(fen, uci) == Transition(fen,
 def test_every_text(fen):
     "Any two squares, with any letter where a pawn may promote."
     legal = set(moves(read(fen)))
-    legal |= {uci[:2] + CASTLES[uci][1] for uci in legal & set(CASTLES) if read(fen)[0][at(uci[:2])] in 'Kk'}
     texts = {a + b + kind for a in SQUARES for b in SQUARES for kind in ('', *'qrbnkp' * (a[1] + b[1] in ('78', '21')))}
-    assert {uci for uci in texts if is_legal(fen, uci)} == legal
+    assert {uci for uci in texts if is_legal(fen, uci)} == legal_among(fen, texts) == legal
+    assert {standard_castling(fen, uci) for uci in legal} == legal
 
 
 # Games

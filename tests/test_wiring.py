@@ -363,3 +363,13 @@ def test_held_out_prompts_are_the_same_for_every_seed(tmp_path):
     (one, first), (two, second) = (training.load_prompts(replace(config, seed=seed)) for seed in (0, 7))
     assert first == second and {r.kind for r in first} == {'P', 'A'}
     assert [e.fen for e in one.take('P', 5)] != [e.fen for e in two.take('P', 5)]
+
+
+def test_no_two_streams_start_alike():
+    "Of a seed, PyTorch's generator on a CPU reads 32 bits: two streams are one where these are the same."
+    seeds, n = [0, 1, 2, 7, 42, 2**31, 2**32 - 1], 1000
+    orders = {(seed, stream, lap): tuple(experience._shuffle(seed, lap, n, stream)[0][:20].tolist()) for seed in seeds for stream in ('', 'narrow') for lap in range(5)}
+    assert len(set(orders.values())) == len(orders)
+    assert all(seed*1009 + 2**32 != experience._hashed(f'{seed} narrow 0') for seed in seeds)
+    noise = {(seed, step, attempt): experience.rollout_seed(seed, step, attempt) % 2**32 for seed in [*range(40), 2**31, 2**32 - 1] for step in range(1, 301) for attempt in range(0, 101, 5)}
+    assert len(set(noise.values())) == len(noise)

@@ -141,7 +141,7 @@ def _rank(): return int(os.environ.get('RANK', 0))   # which of the processes of
 
 
 def _from_file(cls, path):
-    try: return asdict(cls.from_json(Path(path).read_text('utf-8')))
+    try: return asdict(cls.from_json(Path(path).read_text(encoding='utf-8-sig')))
     except ValueError as e: raise ValueError(f'{path}: {e}') from None
 
 

@@ -59,9 +59,9 @@ _HISTORY = 10   # half-moves of the past in an A prompt, the current one include
 
 def _check_start(fen):
     "Refuse a position from which no game can start."
-    try: asked = parse_prompt(f'P: {fen}').fen
-    except ValueError: asked = None
-    if asked != fen: raise ValueError(f'no game starts from {fen!r}: a position is a FEN of six fields')
+    try: asked, cause = parse_prompt(f'P: {fen}').fen, 'spaces behind it'
+    except ValueError as e: asked, cause = None, str(e).rpartition(' (')[2].removesuffix(')')
+    if asked != fen: raise ValueError(f'no game starts from {fen!r}: a position is a FEN of six fields ({cause})')
     board = chess.Board(fen)
     # published positions name an en-passant square after every double push
     impossible = board.status() & ~chess.STATUS_INVALID_EP_SQUARE

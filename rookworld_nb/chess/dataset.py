@@ -29,14 +29,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from huggingface_hub import HfFileSystem
-from .board import transition
+from .board import standard_castling, transition
 from .quick_rules import quick_transition
 from .tasks import (EnvAnswer, EnvTask, PolicyAnswer, PolicyTask,
                                       parse_completion, parse_prompt, split_row)
 from .positions import check_split, choose_move, position_hash, split_of
 from .own_positions import Flaw, check_possible, looks_like_fen, pgn_rows, read_fen
 from .row_cache import check_key, recall, remember
-from ..files import file_sha256, hub_failure, quiet_hub
+from ..files import check_fetched, file_sha256, hub_failure, quiet_hub
 
 # %% ../../nbs/chess/06_dataset.ipynb #d50f832f
 @dataclass(frozen=True)
@@ -79,12 +79,14 @@ class Example:
         return self.target.text(style, fen=self.fen) if self.kind == 'P' else self.target.text(style)
 
 # %% ../../nbs/chess/06_dataset.ipynb #cce968d5
-def _check_moves(fen, moves):
-    "ValueError when a position is impossible, or one of its moves is illegal or named twice."
+def _checked_moves(fen, listed):
+    "The moves, each by its one name. ValueError when a position is impossible, or one of its moves is illegal or named twice."
     check_possible(board := chess.Board(fen))
-    if len(set(moves)) < len(moves): raise ValueError(f"a move is listed twice: {' '.join(moves)!r}")
+    moves = tuple(standard_castling(fen, m) for m in listed)
+    if len(set(moves)) < len(moves): raise ValueError(f"a move is listed twice: {' '.join(listed)!r}")
     for m in moves:
         if not board.is_legal(chess.Move.from_uci(m)): raise ValueError(f'an illegal move is listed: {m!r} in {fen!r}')
+    return moves
 
 # %% ../../nbs/chess/06_dataset.ipynb #5d94435b
 def policy_example(
@@ -99,12 +101,11 @@ def policy_example(
     moves, evals = list(moves), list(evals)
     if not moves or len(moves) != len(evals): raise ValueError(f'{len(moves)} moves and {len(evals)} evals: {fen!r}')
     if not all(map(math.isfinite, evals)): raise ValueError(f'an eval is not finite: {fen!r}')
-    _check_moves(fen, moves)
-    pairs = list(zip(moves, evals))
+    pairs = list(zip(_checked_moves(fen, moves), evals))
     if rng: rng.shuffle(pairs)
     moves, evals = map(tuple, zip(*pairs))
-    answer = PolicyAnswer(moves, evals, best or moves[evals.index(max(evals))])
-    example = Example(PolicyTask(fen), answer.repaired(), phase, best)
+    answer = PolicyAnswer(moves, evals, standard_castling(fen, best) if best else moves[evals.index(max(evals))])
+    example = Example(PolicyTask(fen), answer.repaired(), phase, best and answer.best)
     parse_completion(example.prompt(), example.completion())   # what is taken here the scorer has to read
     return example
 
@@ -121,6 +122,14 @@ def env_example(
     return Example(EnvTask(fen, uci, history), EnvAnswer(t.fen, t.reward, t.terminated, t.truncated), phase)
 
 # %% ../../nbs/chess/06_dataset.ipynb #6358d391
+def _standard_task(task, answer=None):
+    "A task of A with its move by its one name. ValueError when the answer calls a castling illegal."
+    if (uci := standard_castling(task.fen, task.uci)) == task.uci: return task
+    if answer and answer.truncated: raise ValueError(f'castling is legal here, and the row calls it illegal: {task.uci!r} in {task.fen!r}')
+    past = task.history.split()
+    return EnvTask(task.fen, uci, ' '.join([*past[:-1], uci] if past[-1:] == [task.uci] else past))
+
+
 def parse_row(
     text: str,         # 'P: … M: … E: … B: …', 'A: …', or an A row without its prefix
     fix_best: bool = True, # repair the best move of a P row: the highest eval wins
@@ -129,8 +138,8 @@ def parse_row(
     if not isinstance(text, str): raise ValueError(f'a row must be text, not {type(text).__name__}')
     prompt, completion = split_row(text)
     task, answer = parse_prompt(prompt), parse_completion(prompt, completion)
-    if not isinstance(task, PolicyTask): return Example(task, answer)
-    _check_moves(task.fen, answer.moves)
+    if not isinstance(task, PolicyTask): return Example(_standard_task(task, answer), answer)
+    answer = PolicyAnswer(_checked_moves(task.fen, answer.moves), answer.evals, standard_castling(task.fen, answer.best))
     return Example(task, answer.repaired() if fix_best else answer, '', answer.best)
 
 # %% ../../nbs/chess/06_dataset.ipynb #8aa3028d
@@ -206,7 +215,9 @@ def _reason(error):
     "What is wrong, without the offending value."
     if isinstance(error, KeyError): return f'no {error}'
     text = re.split(r"(?<!FEN): ['\"]|: line ", str(error))[0]
-    return text if text.startswith('neither') else re.sub(r"(['\"]).*?\1", '…', text)[:120]
+    if not text.startswith('neither'): return re.sub(r"(['\"]).*?\1", '…', text)[:120]
+    cause = re.search(r' [(](a FEN has 6 fields[^:]*)', str(error))
+    return text + (f' ({cause[1]})' if cause else '')
 
 
 class _BadRows:
@@ -240,12 +251,11 @@ class _BadRows:
 # %% ../../nbs/chess/06_dataset.ipynb #a940a433
 class _Gate:
     "The checks that every row passes, and the counts after the last row."
-    def __init__(self, parse, source, split, limit):
-        self.parse, self.split, self.limit, self.bad = parse, split, limit, _BadRows(source)
+    def __init__(self, parse, source, split, limit, fits=None):
+        self.parse, self.split, self.limit, self.fits, self.bad = parse, split, limit, fits, _BadRows(source)
         self.labels, self.seen, self.kinds, self.positions = (
             {'white': [0, 0], 'black': [0, 0]}, set(), bytearray(), array('Q'))
-        self.marks = bytearray()   # 1 for every row that was taken, 0 for every other
-        self.unlabelled = None     # the first P row without a label, by its number among those taken
+        self.marks, self.unlabelled = bytearray(), None   # 1 for every row that was taken, 0 for every other; the first P row without a label, by its number among those taken
 
     @property
     def full(self): return self.limit is not None and len(self.kinds) >= self.limit
@@ -261,6 +271,7 @@ class _Gate:
         self.bad.total += 1
         try:
             e = self.parse(row, False)
+            if self.fits: self.fits(e)
             played = isinstance(row, dict) and 'history' in row
             prompt = f'{e.kind}: {e.fen}' if played else e.prompt()    # a position that several games reach is one row
             prompt, position = hashlib.sha256(prompt.encode()).digest()[:8], position_hash(e.fen)
@@ -307,10 +318,10 @@ class _KnownGate(_Gate):
 _BLOCK = 1000   # rows read at a time
 _HONEST = 0.9   # a file whose best moves are right less often than this, for either colour, has the label defect
 
-def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_early=False, key=None):
+def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_early=False, key=None, fits=None):
     "Rows from blocks of raw rows; parse takes a raw row and whether to repair. With a key, what was found is noted, and not found again."
     known, chunks, come = key and recall(key), [], False
-    gate = _KnownGate(source, *known) if known else _Gate(parse, source, split, limit)
+    gate = _KnownGate(source, *known) if known else _Gate(parse, source, split, limit, fits)
     for block in blocks:
         come = True
         if kept := gate.kept(block): chunks.append(_packed(block, kept))
@@ -341,10 +352,11 @@ def _blocks(items):
 # %% ../../nbs/chess/06_dataset.ipynb #bc7ad2b5
 def _position_example(row, env_ratio, seed):
     "A labelled position as P or A, decided by seed and position."
-    if not all(isinstance(v, str) for v in row.values()): raise ValueError('a column is empty or not text')
+    row = {name: ' '.join(map(str, v)) if isinstance(v, list) else v for name, v in row.items()}
+    if wrong := [name for name, v in row.items() if not isinstance(v, str)]: raise ValueError(f'column {wrong[0]} is empty or not text')
     fen, rng = row['fen'], random.Random(f"{seed} {row['fen']}")
     if rng.random() < env_ratio:
-        _check_moves(fen, [])
+        check_possible(chess.Board(fen))
         if not any((board := chess.Board(fen)).legal_moves): raise ValueError(f'no legal move: {fen!r}')
         return env_example(board.fen(), choose_move(board, rng), row['history'], row['phase'])
     return policy_example(fen, row['moves'].split(), map(float, row['evals'].split()), None, row['phase'], rng)
@@ -390,11 +402,17 @@ def _parquet_blocks(path, split, seen, name=''):
     "The rows of a parquet file: texts, or the labelled positions of a split that have not been seen."
     with pq.ParquetFile(path) as parquet:
         columns = _columns(name or path, parquet.schema_arrow.names)
-        for batch in parquet.iter_batches(_BLOCK, columns=columns):
+        for batch in map(_plain, parquet.iter_batches(_BLOCK, columns=columns)):
             if len(columns) == 1: yield batch[columns[0]]
             else:
                 yield batch.to_struct_array().take(
                     pa.array(_new_positions(batch['fen'].to_pylist(), split, seen), pa.int64()))
+
+
+def _plain(batch):
+    "A batch whose texts all functions of Arrow know: some do not know string_view."
+    fields = [f.with_type(pa.large_string()) if pa.types.is_string_view(f.type) else f for f in batch.schema]
+    return batch.cast(pa.schema(fields))
 
 
 def _new_positions(fens, split, seen):
@@ -427,17 +445,29 @@ def _parse_expected_fen(
     "An A prompt whose file gives only the next position; the rules give the rest."
     task = parse_prompt(item['prompt'])
     if not isinstance(task, EnvTask): raise ValueError(f"expected_fen belongs to an A prompt: {item['prompt']!r}")
+    task = _standard_task(task)
     t = transition(task.fen, task.uci, task.history)
     if t.fen != item['expected_fen']:
         raise ValueError(f"expected_fen is not what the rules say: {item['expected_fen']!r}, not {t.fen!r}")
     return Example(task, EnvAnswer(t.fen, t.reward, t.terminated, t.truncated))
 
 # %% ../../nbs/chess/06_dataset.ipynb #0a345a16
+_SPEAKERS = dict(prompt='user', completion='assistant')
+
+def _spoken(value, who):
+    "A text; of a conversation, as chat models are trained on, the last message of a speaker."
+    if not isinstance(value, list): return value
+    said = [m.get('content') for m in value if isinstance(m, dict) and m.get('role') == who]
+    return said[-1] if said else value
+
+
 def _json_row(item, fix_best, env_ratio=0., seed=0):
     if not isinstance(item, dict): return _text_row(item, fix_best, env_ratio, seed)
     if (fen := _fen_name(item)) and not item.keys() & {'text', 'prompt'}:
         if 'evals' in item: return _position_example({c: item[c] for c in COLUMNS}, env_ratio, seed)
         return _text_row(item[fen], fix_best, env_ratio, seed)
+    if 'messages' in item: item = dict(prompt=item['messages'], completion=item['messages'])
+    item = {name: _spoken(value, _SPEAKERS[name]) if name in _SPEAKERS else value for name, value in item.items()}
     if not isinstance(item.get('prompt', ''), str):
         raise ValueError(f"a prompt must be text, not {type(item['prompt']).__name__}")
     if 'expected_fen' in item: return _parse_expected_fen(item)
@@ -445,7 +475,8 @@ def _json_row(item, fix_best, env_ratio=0., seed=0):
 
 # %% ../../nbs/chess/06_dataset.ipynb #58f107c0
 _HUB_ROWS = 100_000   # rows taken from a hub dataset when no limit is set
-SUFFIXES = ('.parquet', '.csv', '.jsonl', '.json', '.txt', '.fen', '.epd', '.pgn')
+SUFFIXES = ('.parquet', '.csv', '.jsonl', '.ndjson', '.json', '.txt', '.fen', '.epd', '.pgn')
+_COMPRESSED = ('.gz', '.bz2', '.xz', '.zst', '.zip')   # you unpack it first
 _FORMS = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
 
 def _hub_files(hub, repo):
@@ -469,11 +500,11 @@ def _hub_blocks(hub, repo, split):
     if not files: raise ValueError(f'dataset {repo} has no parquet file')
 
 
-def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows, env_ratio=0., seed=0):
+def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows, env_ratio=0., seed=0, fits=None):
     "The first distinct rows of a split; a source with too many bad rows at its start is not read to its end."
     if limit is None: warnings.warn(f'{repo}: taking the first {_HUB_ROWS:,} rows; set a limit for more', stacklevel=3)
     return _collect(_hub_blocks(hub, repo, split), partial(_table_row, env_ratio=env_ratio, seed=seed), repo, split,
-                    limit or _HUB_ROWS, fix_best, max_bad_rows, stop_early=True)
+                    limit or _HUB_ROWS, fix_best, max_bad_rows, stop_early=True, fits=fits)
 
 # %% ../../nbs/chess/06_dataset.ipynb #e836c01c
 def shard_files(
@@ -481,7 +512,7 @@ def shard_files(
 ) -> Iterable[Path]: # each checked, where there is a manifest.json, before it is read
     "The parquet files of a directory in the order of their names, or those of its manifest. Raises ValueError when there are none, and for a file that has changed; warns of a set that is not finished."
     if not (manifest := folder/'manifest.json').exists():
-        if not (files := sorted(folder.glob('*.parquet'))): raise ValueError(f'{folder} has no .parquet file')
+        if not (files := _parquet_files(folder)): raise ValueError(f'{folder} has no .parquet file')
         return files
     try:
         told = json.loads(manifest.read_text('utf-8'))
@@ -491,6 +522,9 @@ def shard_files(
     if isinstance(wanted := told.get('positions'), int) and rows < wanted:
         warnings.warn(f'{folder} is not finished: {rows} of {wanted} rows are there; the command that makes them goes on', stacklevel=2)
     return (_untouched(*file) for file in listed)
+
+
+def _parquet_files(folder): return sorted(f for f in folder.glob('*.parquet') if not f.name.startswith('.'))    # macOS keeps a ._ file beside each, on disks of others
 
 
 def _untouched(path, sha256):
@@ -534,9 +568,14 @@ def _file_blocks(path, split):
     try:
         if path.is_dir() or _suffix(path) == '.parquet':
             seen = set()
-            for f in shard_files(path) if path.is_dir() else [path]: yield from _parquet_blocks(f, split, seen)
-        else: yield from _blocks(_json_items(path) if _suffix(path) == '.json' else _text_items(path))
-    except (pa.ArrowException, OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as e:
+            for f in shard_files(path) if path.is_dir() else [path]:
+                check_fetched(f)
+                yield from _parquet_blocks(f, split, seen)
+        else:
+            check_fetched(path)
+            yield from _blocks(_json_items(path) if _suffix(path) == '.json' else _text_items(path))
+    except UnicodeDecodeError: raise ValueError(f'{path} cannot be read: it is not text in UTF-8') from None
+    except (pa.ArrowException, OSError, json.JSONDecodeError, csv.Error) as e:
         raise ValueError(f'{path} cannot be read: {str(e).splitlines()[0]}') from e
 
 
@@ -551,7 +590,7 @@ def _key(source, path, **how):
     "The key of a source's check; None where there is no file, or too much to read it twice."
     if isinstance(source, str) and source == 'positions':
         with _embedded() as f: return check_key([f], **how)
-    files = [*sorted(path.glob('*.parquet')), *path.glob('manifest.json')] if path.is_dir() else [path] * path.is_file()
+    files = [*_parquet_files(path), *path.glob('manifest.json')] if path.is_dir() else [path] * path.is_file()
     return check_key(files, **how) if files and sum(f.stat().st_size for f in files) < _MOST_BYTES else None
 
 
@@ -563,7 +602,7 @@ def _item_row(item, fix_best, env_ratio, seed):
 
 def _suffix(path): return '' if path.is_dir() else path.suffix.lower()
 
-_PARSERS = {'.jsonl': _json_line, '.json': _json_line, '.pgn': _game_row}   # of raw rows; `_table_row` for all others
+_PARSERS = {'.jsonl': _json_line, '.ndjson': _json_line, '.json': _json_line, '.pgn': _game_row}   # of raw rows; `_table_row` for all others
 
 # %% ../../nbs/chess/06_dataset.ipynb #2bd7a15f
 def load_rows(
@@ -575,21 +614,23 @@ def load_rows(
     fix_best: str = 'auto',    # repair published best moves: 'never', 'always', or 'auto': where the file has the defect
     max_bad_rows: float = 0.05, # share of rows that may be unreadable, 0 to 1
     cache: bool = False,       # of a file or directory, note in the user's cache folder which rows passed the checks, see `row_cache`
+    fits: Callable[[Example], object]|None = None, # raises ValueError for a row that counts as unreadable, too, such as `tokenizer.Context`: a model that cannot read a row must not meet it
 ) -> Rows:                     # distinct prompts, in the order of the source
     "Rows from any source, checked, one example per prompt."
     check_split(split)
     if fix_best not in ('auto', 'never', 'always'):
         raise ValueError(f"fix_best must be 'auto', 'never' or 'always', not {fix_best!r}")
-    how = dict(split=split, limit=limit, fix_best=fix_best, max_bad_rows=max_bad_rows)
+    how = dict(split=split, limit=limit, fix_best=fix_best, max_bad_rows=max_bad_rows, fits=fits)
     chosen = dict(env_ratio=env_ratio, seed=seed)
     if not isinstance(source, (str, Path)): return _collect(_blocks(source), partial(_item_row, **chosen), 'rows', **how)
     path = Path(source)
-    if cache: how['key'] = _key(source, path, split=split, limit=limit, **chosen)
+    if cache: how['key'] = _key(source, path, split=split, limit=limit, fits=fits, **chosen)
     if isinstance(source, str) and source == 'positions': return _collect(_embedded_blocks(split), partial(_table_row, **chosen), 'positions', **how)
     if path.exists():
         parse = partial(_PARSERS.get(_suffix(path), _table_row), **chosen)
         try: return _collect(_file_blocks(path, split), parse, str(path), **how)
         except ValueError as e:
+            if _suffix(path) in _COMPRESSED: raise ValueError(f'{path} is compressed: unpack it first') from None
             if _suffix(path) in ('', *SUFFIXES): raise
             raise ValueError(f'{e}; the suffix says how a file is read, and {path.suffix} is none of {_FORMS}') from e
     if path.parent != Path('.') and path.parent.is_dir():

@@ -32,11 +32,13 @@ def looks_like_fen(
     return '/' in text.strip().partition(' ')[0] and (text.count('+') < 3 or ';' in text)
 
 
+_OPERATION = re.compile(r'(?<=[;\s])(hmvc|fmvn)\s+(\d+)\s*(?:;|$)')
+
 def _clocks(words, text):
     "The half-move clock and the move number of a FEN, or those that an EPD has among its operations."
     if len(words) > 5 and words[4].isdigit() and words[5].isdigit(): return words[4:6]
     if len(words) > 4 and not words[4][0].isalpha(): raise ValueError(f'neither a FEN of six fields nor an EPD: {text!r}')
-    told = dict(re.findall(r'\b(hmvc|fmvn) (\d+)', text))
+    told = dict(_OPERATION.findall(text))
     return [told.get('hmvc', '0'), told.get('fmvn', '1')]
 
 
@@ -136,7 +138,8 @@ def _read_move(board, word):
     try: move = board.parse_san(word)
     except chess.AmbiguousMoveError: raise ValueError(f'ambiguous SAN {word!r}') from None
     except ValueError: move = None
-    if not move: raise ValueError(f'illegal SAN {word!r}')    # a null move, too
+    if move is not None and not move: raise ValueError(f'a pass is no move: {word!r}')
+    if not move: raise ValueError(f'illegal SAN {word!r}')
     return move
 
 

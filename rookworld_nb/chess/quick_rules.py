@@ -206,8 +206,7 @@ def quick_transition(
     position = before, side, king, *_ = _position(fen)
     if king is None or len(history.split()) >= 15: return None
     told, way = _told(position, uci), _WAYS[side].get(uci)
-    if told is None or way and way[0] == king and (uci in _CASTLINGS[side] or before[way[1]] == 'R'):
-        return None    # en passant; castling, spelled as the king goes or as it takes its rook
+    if told is None or way and way[0] == king and uci in _CASTLINGS[side]: return None    # en passant; castling
     if not told: return Transition(fen, -1.0, False, True)
     start, end, *_ = way
     piece, after = before[start], _moved(before, start, end, uci[4:].upper() or before[start])

@@ -8,6 +8,7 @@ __all__ = ['PromptSource', 'task_counts', 'Experience', 'sampling_settings', 'sa
 
 # %% ../../nbs/grpo/04_experience.ipynb #90032865
 import copy
+import hashlib
 import time
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -32,17 +33,22 @@ _TOO_HARD, _TOO_EASY, _SECOND_CHANCE = 0.2, 0.8, 0.25
 def _of_kind(rows, kind): return rows.of_kind(kind) if isinstance(rows, Rows) else [r for r in rows if r.kind == kind]
 
 
+def _hashed(name):
+    "A seed for a stream of its own. Of a seed, PyTorch's generator on a CPU reads 32 bits only: `seed + 2**32` is `seed` for it."
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
+
+
 @lru_cache(4)
-def _shuffle(seed, lap, n):
+def _shuffle(seed, lap, n, stream=''):
     "The order of one pass, and a number in [0, 1) for every row."
-    generator = torch.Generator().manual_seed(seed*1009 + lap)
+    generator = torch.Generator().manual_seed(_hashed(f'{seed} {stream} {lap}') if stream else seed*1009 + lap)
     return torch.randperm(n, generator=generator), torch.rand(n, generator=generator)
 
 
-def _drawn(seed, used, n):
+def _drawn(seed, used, n, stream=''):
     "The row whose turn it is, and its number in [0, 1)."
     lap, at = divmod(used, n)
-    order, luck = _shuffle(seed, lap, n)
+    order, luck = _shuffle(seed, lap, n, stream)
     return int(order[at]), luck[order[at]]
 
 
@@ -71,7 +77,7 @@ _NARROW = 20     # a position with fewer legal moves is narrow
 def _next_narrow(rows, seed, used):
     "The next row with few legal moves, in an order of its own."
     for _ in range(2*len(rows)):
-        row = rows[_drawn(seed + 2**32, _count_up(used, 'seen'), len(rows))[0]]
+        row = rows[_drawn(seed, _count_up(used, 'seen'), len(rows), 'narrow')[0]]
         if len(legal_moves(row.fen)) < _NARROW: return row
     raise ValueError(f'no training position has fewer than {_NARROW} legal moves: set narrow_share to 0 or change the data')
 

@@ -22,6 +22,7 @@ from ..chess.engine import EnginePool
 from ..chess.dataset import Example, load_rows
 from ..lm.generate import generate
 from ..lm.drafts import Drafts
+from ..lm.tokenizer import Context
 from .measures import ENGINE_METRICS, METRICS, bootstrap, mcnemar, sign_flip, wilson
 from .metrics import judge, phase_of, row_class
 from .suites import SUITES, suite_rows
@@ -218,13 +219,11 @@ def engine_policy(
 # %% ../../nbs/measure/04_evaluate.ipynb #7dbed006
 def _as_examples(
     rows,             # Examples, row texts, or anything `load_rows` reads
+    fits=None,        # see `load_rows`
 ) -> list[Example]:   # at least one
     "Rows as examples; examples stay as they are."
-    if not isinstance(rows, (str, Path)):
-        rows = list(rows)
-        if all(isinstance(r, Example) for r in rows): found = rows
-        else: found = load_rows(rows)[:]
-    else: found = load_rows(rows)[:]
+    found = rows if isinstance(rows, (str, Path)) else list(rows)
+    if isinstance(found, (str, Path)) or not all(isinstance(r, Example) for r in found): found = load_rows(found, fits=fits)[:]
     if not found: raise ValueError('no rows to evaluate')
     return found
 
@@ -244,7 +243,7 @@ def evaluate(
     if suite not in (None, *SUITES): raise ValueError(f'unknown suite {suite!r}: expected one of {", ".join(SUITES)}')
     if rows is not None and suite not in (None, 'quick', 'full'):
         raise ValueError(f'suite {suite!r} has its own rows: leave rows out')
-    rows = suite_rows(suite) if rows is None else _as_examples(rows)[:500 if suite == 'quick' else None]
+    rows = suite_rows(suite) if rows is None else _as_examples(rows, Context(tokenizer.name, model.config.n_positions))[:500 if suite == 'quick' else None]
     return summarize(judge_rows(model, tokenizer, rows, temperature, seed, batch_size, limits=limits), seed=seed)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #e491492c

@@ -22,7 +22,7 @@ from ..page import document, escaped, frame_html
 from ..chess.engine import EngineLost, find_engine
 from ..chess.positions import position_hash
 from ..chess.dataset import Example, audit_labels, load_rows
-from ..lm.loader import load_model, pick_device
+from ..lm.loader import context_of, load_model, pick_device
 from ..reward.reward_scorer import score
 from .suites import SUITES, held_out, puzzle_reader, rows_hash, suite_rows
 from .evaluate import (TRIVIAL_POLICIES, compare, engine_labels, engine_policy,
@@ -33,7 +33,7 @@ from .probes import PROBES, by_source, probe_rows, probe_table, reserved_positio
 def _probes(): return [e for name in PROBES for e in probe_rows(name, 150)]
 
 def _eval_rows(
-    config: EvalConfig, # suite, data, split, prompts, seed, fix_best, max_bad_rows
+    config: EvalConfig, # model, compare, suite, data, split, prompts, seed, fix_best, max_bad_rows
 ) -> list[Example]:     # at least one
     "The rows that a configuration asks for."
     if config.suite:
@@ -44,8 +44,9 @@ def _eval_rows(
     if reader and config.split in ('eval', 'train'): raise ValueError(f'split must be auto or all for puzzles, not {config.split}: {config.data}')
     if reader: rows = reader(config.data, limit)
     else:
-        read = partial(load_rows, config.data, env_ratio=0.5, seed=config.seed, limit=limit,
-                       fix_best=config.fix_best, max_bad_rows=config.max_bad_rows)
+        asked = [context_of(name) for name in (config.model, config.compare) if name]
+        read = partial(load_rows, config.data, env_ratio=0.5, seed=config.seed, limit=limit, fix_best=config.fix_best,
+                       max_bad_rows=config.max_bad_rows, fits=lambda row: [fits(row) for fits in asked])
         rows = read(split=dict(auto='eval', all=None).get(config.split, config.split))[:]
         if not rows and config.split == 'auto': rows = read()[:]
     if not rows: raise ValueError(f'{config.data} has no rows to evaluate' + f' of split {config.split}' * (config.split in ('eval', 'train')))

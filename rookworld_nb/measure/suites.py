@@ -17,7 +17,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 import chess
-from ..chess.board import START_FEN
+from ..chess.board import START_FEN, standard_castling
 from ..chess.tasks import MAX_MOVES
 from ..chess.positions import position_key, split_of
 from ..chess.dataset import Example, load_rows, policy_example
@@ -167,6 +167,7 @@ _OTHER_PUZZLE = 2.0   # pawns, when no theme says anything
 def _puzzle(row):
     board, (first, answer) = chess.Board(row['FEN']), row['Moves'].split()[:2]
     board.push(board.parse_uci(first))
+    answer = standard_castling(board.fen(), answer)
     if answer in mating_moves(board.fen()): return mate_example(board.fen(), answer)
     themes = (row.get('Themes') or '').split()
     return policy_example(board.fen(), [answer],

@@ -17,6 +17,7 @@ import chess.svg
 import numpy as np
 import pandas as pd
 from ..page import bar_html, escaped, number, own_ids, table_html
+from ..chess.board import is_legal
 from ..measure.measures import LOGGED, arrow
 from .run_files import Run
 
@@ -81,8 +82,8 @@ def _placement(fen):
 
 def _judged(fen, uci):
     "Green for a legal move, red for any other."
-    try: return 'green' if chess.Move.from_uci(uci) in chess.Board(fen).legal_moves else 'red'
-    except (ValueError, IndexError): return 'red'
+    try: return 'green' if is_legal(fen, uci) else 'red'
+    except ValueError: return 'red'
 
 
 def _arrows(moves, colour):

@@ -165,12 +165,15 @@ def _find_reward(name: str) -> object:
     raise ValueError(f'reward_function {name}: {place} has no {name_there}' + (f'; did you mean {place}:{near[0]}?' if near else ''))
 
 # %% ../../nbs/reward/02_scoring.ipynb #26685c55
+_TOO_LARGE = 3.4e38   # for the 32 bits that rewards are kept in; an int of Python has no bound
+
 def _checked(name, given, example, text):
     "The number behind a number or a `Score`."
     value = given.total if isinstance(given, Score) else given
     if getattr(value, 'shape', None) == (): value = value.item()     # of numpy or torch
-    if isinstance(value, Real) and math.isfinite(value): return float(value)
-    raise RewardError(f'reward {name} must be a finite number for every completion, not {given!r:.60} '
+    if isinstance(value, Real) and abs(value) < _TOO_LARGE: return float(value)
+    said = 'a number that is too large' if isinstance(value, int) else f'{given!r:.60}'
+    raise RewardError(f'reward {name} must be a finite number for every completion, not {said} '
                       f'(for {text!r:.60}, the answer to {example.prompt()!r:.90})')
 
 

@@ -11,7 +11,6 @@ __all__ = ['MAY_CHANGE', 'seed_generators', 'checkpoint_step', 'list_checkpoints
 
 # %% ../../nbs/run/01_checkpoint.ipynb #bae60bef
 import contextlib
-import fcntl
 import hashlib
 import importlib.resources
 import itertools
@@ -30,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from .. import __version__
 from ..config import Config, TrainConfig
-from ..files import file_sha256, fsync, only_holder, write_at_once
+from ..files import file_sha256, fsync, hold, only_holder, usual_mode, write_at_once
 from ..lm.loader import load_model, save_model
 
 # %% ../../nbs/run/01_checkpoint.ipynb #b0d5edc6
@@ -98,7 +97,8 @@ def _record_sha256(record):
     return hashlib.sha256(json.dumps({k: v for k, v in record.items() if k != 'sha256'}).encode()).hexdigest()
 
 
-def _save_tensors(tensors, file): save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, file)
+def _save_tensors(tensors, file):
+    with usual_mode(file): save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, file)
 
 
 def _write_files(folder, step, model, tokenizer, optimizer, state, modules, score):
@@ -453,7 +453,7 @@ def only_writer(
 
 def _in_use(run):
     try:
-        with open(Path(run)/'train.log', 'rb') as f: fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)     # so several ranks may ask
+        with open(Path(run)/'train.log', 'rb') as f: hold(f, shared=True)     # so several ranks may ask
     except FileNotFoundError: return False
     except BlockingIOError: return True
     return not os.access(run, os.W_OK)     # the run of another user

@@ -27,7 +27,7 @@ from ..config import PretrainConfig
 from ..files import Interrupt, file_sha256, read_json, read_rows, write_at_once
 from ..chess.dataset import load_rows
 from ..lm.model import GPT, PRESETS
-from ..lm.tokenizer import load_tokenizer
+from ..lm.tokenizer import Context, load_tokenizer
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..grpo.ranks import by_one, everywhere, joined, rank, sum_gradients, together, world
@@ -264,10 +264,10 @@ def _measure(config, model, tokenizer, log, step, held_out):
     log.append('eval', [dict(step=step, decoding='greedy', **r) for r in found])
 
 
-def _held_out(config, shards):
+def _held_out(config, shards, fits=None):
     "Prompts of both tasks from the first file, from positions of the eval split."
     if config.env_ratio < 1: check_shards(shards)
-    found = load_rows(shards[0], 0.5, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows)
+    found = load_rows(shards[0], 0.5, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows, fits=fits)
     if found: return found[:]
     raise ValueError(f'{shards[0]} has no evaluation rows: 5 % of positions belong to the evaluation split; give more rows, or another file first')
 
@@ -278,8 +278,10 @@ def _branch(out, source):
     path = source if source.name.startswith('step-') else latest_good_checkpoint(source, set_aside=False)[0]
     if path is None or not path.is_dir(): raise FileNotFoundError(f'branch_from: there is no checkpoint in {source}')
     verify_checkpoint(path)
-    shutil.copytree(path, out/'checkpoints'/path.name)
-    for file in _rows(path.parent.parent): shutil.copy(file, out/file.name)
+    copy = out/'checkpoints'/path.name
+    copy.mkdir(parents=True)
+    for file in path.iterdir(): shutil.copyfile(file, copy/file.name)
+    for file in _rows(path.parent.parent): shutil.copyfile(file, out/file.name)
 
 
 def _rows(run): return [*run.glob('metrics.jsonl'), *run.glob('eval.jsonl')]
@@ -345,7 +347,8 @@ def _pretrain(config, resume, allow_config_change):
     model, tokenizer = together(lambda: starting_model(config))
     set_numbers(model, config.dtype)
     optimizer, shards = pretrain_optimizer(config, model, tokenizer), data_shards(config.data)
-    origin, held_out, is_new = by_one(lambda: _origin(config, model, shards)), together(lambda: _held_out(config, shards)), out is None
+    fits = Context(tokenizer.name, model.config.n_positions)
+    origin, held_out, is_new = by_one(lambda: _origin(config, model, shards)), together(lambda: _held_out(config, shards, replace(fits, whole=False))), out is None
     out = out or by_one(lambda: open_run(config.output_dir))
     with contextlib.ExitStack() as lock:
         by_one(lambda: lock.enter_context(only_writer(out)))
@@ -355,7 +358,7 @@ def _pretrain(config, resume, allow_config_change):
             done = 0 if is_new and not config.branch_from else _take_up(out, config, model, optimizer, origin, allow_config_change)
         by_one(lambda: write_at_once(out/'config.json', config.to_json()))
         by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, model, origin, 0))
-        with Interrupt(repeated=world() > 1) as interrupt, _kept(out), RowStream(config, shards, tokenizer.name) as stream:
+        with Interrupt(repeated=world() > 1) as interrupt, _kept(out), RowStream(config, shards, tokenizer.name, fits) as stream:
             _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt)
     return out
 

@@ -34,7 +34,7 @@ from ..chess.engine import win_probability
 from ..chess.dataset import Example, COLUMNS, SUFFIXES, check_labels, env_example, load_rows, shard_files
 from ..chess.positions import choose_move, split_of
 from ..chess.synthetic import generate_transitions, move_counts, special_rows
-from ..lm.tokenizer import load_tokenizer
+from ..lm.tokenizer import Context, load_tokenizer
 from ..lm.model import GPT
 from ..grpo.ranks import by_one, my_share, rank, world
 
@@ -326,8 +326,8 @@ def check_shards(
 
 
 @lru_cache(maxsize=_SHARDS)
-def _policy_rows(shard, seed, fix_best, max_bad_rows, state):
-    check_labels(rows := load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows), shard, _WANTS_LABELS)
+def _policy_rows(shard, seed, fix_best, max_bad_rows, fits, state):
+    check_labels(rows := load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows, fits=fits), shard, _WANTS_LABELS)
     return rows.of_kind('P')
 
 # %% ../../nbs/run/04_targets.ipynb #7cc2af7b
@@ -344,13 +344,14 @@ def _policy_block(
     config: PretrainConfig, # seed, block_rows, flip, shuffled, fix_best, max_bad_rows
     shards: list[str],      # see `data_shards`
     number: int,            # which block
+    fits: Context|None = None, # see `load_rows`
 ) -> list[Example]:         # block_rows P rows of training positions, shuffled; rows of a small file occur several times
     "Rows from files, mixed."
     groups = [range(i, min(i + _SHARDS, len(shards))) for i in range(0, len(shards), _SHARDS)]
     passes, at = divmod(number, len(groups))
     order = _evenly(shards, random.Random(f'{config.seed} P {passes}'))
     for group in groups[at:] + groups[:at]:      # the next files where these hold A rows only
-        found = [(_policy_rows(s, config.seed, config.fix_best, config.max_bad_rows, _state(s)), _is_labelled(s)) for s in (order[i] for i in group)]
+        found = [(_policy_rows(s, config.seed, config.fix_best, config.max_bad_rows, fits, _state(s)), _is_labelled(s)) for s in (order[i] for i in group)]
         if rows := [(part, i, labelled) for part, labelled in found for i in range(len(part))]: break
     else: raise ValueError(f'{config.data} has no training rows of task P')
     rng = random.Random(f'{config.seed} P {number}')
@@ -373,28 +374,30 @@ def _make_block(
     config: PretrainConfig, # of the run
     shards: tuple[str, ...], # see `data_shards`
     tokenizer: str,         # name
+    fits: Context|None = None, # what the model can read; None: anything
 ) -> TokenRows:             # block_rows of them
     "A block of rows, as tokens."
-    rows = dict(P=_policy_block, A=_env_block)[kind](config, list(shards), number)
+    rows = _policy_block(config, list(shards), number, fits) if kind == 'P' else _env_block(config, list(shards), number)
     how = (config.target_spread, config.legal_share, config.eval_weight, config.repeat_weight,
            config.legal_weight)
     return TokenRows(tokenize(e, load_tokenizer(tokenizer), *how) for e in rows)
 
-# %% ../../nbs/run/04_targets.ipynb #4684d97a
+
 def _start_worker():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
 
-
+# %% ../../nbs/run/04_targets.ipynb #4684d97a
 class RowStream:
     "Batches by number, from blocks that other processes make ahead."
     def __init__(self,
         config: PretrainConfig, # of the run
         shards: list[str],      # see `data_shards`
         tokenizer: str,         # name
+        fits: Context|None = None, # what the model can read: longer P rows are left out, and counted; None: all are read
     ):
-        self.config, self.rest = config, (config, tuple(shards), tokenizer)
+        self.config, self.rest = config, (config, tuple(shards), tokenizer, fits)
         self.pool = (ProcessPoolExecutor(config.workers, multiprocessing.get_context('spawn'), _start_worker)
                      if config.workers else None)
         self.blocks, self.ahead = {}, world()*max(1, math.ceil(config.workers/2)) if config.workers else 0   # blocks of each task

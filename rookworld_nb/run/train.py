@@ -24,7 +24,7 @@ from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..files import Interrupt, read_rows, while_read, write_at_once
 from ..chess.dataset import Example, check_labels, load_rows
 from ..lm.device import set_numbers
-from ..lm.loader import load_model, pick_device
+from ..lm.loader import context_of, load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
 from ..chess.unlabelled import position_kinds
 from ..grpo.mixture import Mixture, unlabelled_mixture
@@ -204,10 +204,10 @@ def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame
 
 # %% ../../nbs/run/03_train.ipynb #07d98b0a
 def load_prompts(
-    config: TrainConfig, # data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, reward_source, difficulty_filter, rare_share, rare_twins, narrow_share
+    config: TrainConfig, # model, data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, reward_source, difficulty_filter, rare_share, rare_twins, narrow_share
 ) -> tuple[PromptSource|Mixture, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed, and for unlabelled data probes
     "The training and held-out rows of a run, from disjoint positions. Of unlabelled data, the held-out rows with labels are those of 'positions'."
-    how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True)
+    how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True, fits=context_of(config.model))
     if kinds := position_kinds(config.data):
         labelled = load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, cache=True)[:]
         return unlabelled_mixture(kinds, config.seed, reserved_positions()), labelled + watch_rows(min(1, config.eval_prompts/2000))

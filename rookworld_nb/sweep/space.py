@@ -170,7 +170,7 @@ def read_space(
     "Read a space. Raises ValueError or FileNotFoundError in one sentence."
     if not Path(file).is_file(): raise FileNotFoundError(f'space file {file} does not exist')
     try:
-        found = tomllib.loads(Path(file).read_text('utf-8'))
+        found = tomllib.loads(Path(file).read_text(encoding='utf-8-sig'))
         if extra := found.keys() - {'base', 'space', 'objective', 'program'}:
             raise ValueError(f'no part {min(extra)!r}: there are objective, program, [base] and [space]')
         for part in ('base', 'space'):

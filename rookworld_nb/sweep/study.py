@@ -8,7 +8,6 @@ __all__ = ['Sweep', 'end_trial', 'second_try', 'mark_lost', 'next_trial', 'queue
 
 # %% ../../nbs/sweep/02_study.ipynb #ebb12b61
 import contextlib
-import fcntl
 import json
 import math
 import platform
@@ -22,6 +21,7 @@ import pandas as pd
 from optuna.trial import TrialState
 from sqlalchemy import URL
 from ..config import SweepConfig
+from ..files import hold
 from ..measure.measures import wilson
 from .space import grid, read_space
 
@@ -56,6 +56,8 @@ def _same_space(sweep):
     was = sweep.study.user_attrs.get('space')
     if was is None:
         if any(sweep.out.glob('trial-*')):
+            if others := [s for s in optuna.get_all_study_names(sweep.storage) if s != sweep.out.name and not sweep.config.storage]:
+                raise ValueError(f'{sweep.out} holds the study {others[0]!r} under another name: name the directory {others[0]} again to go on with it, or choose another --study')
             raise ValueError(f'{sweep.out} holds trials that are not in the storage: choose another --study')
         sweep.study.set_user_attr('space', now)
         shutil.copyfile(sweep.config.space, sweep.out/'space.toml')
@@ -88,7 +90,7 @@ class Sweep:
     def alone(self):
         "One worker of this machine at a time."
         with open(self.out/'lock', 'wb') as f:
-            fcntl.flock(f, fcntl.LOCK_EX)
+            hold(f, wait=True)
             yield
 
     def trials(self) -> list[optuna.trial.FrozenTrial]: # in the order of their numbers
@@ -143,12 +145,11 @@ def second_try(
 _LOST_AFTER = 600  # seconds without a sign of life after which a trial of another machine is lost
 
 def _is_free(lock):
-    "Is the lock free?"
+    "Is the lock free? None where the file system has no locks."
     try:
-        with open(lock, 'rb') as f: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(lock, 'rb') as f: return hold(f, shared=True) or None
     except FileNotFoundError: return True
     except BlockingIOError: return False
-    return True
 
 
 def _is_lost(
@@ -157,8 +158,8 @@ def _is_lost(
     "Is the worker of a trial gone?"
     host, seen = trial.user_attrs.get('host'), trial.user_attrs.get('seen')
     if host is None: return time.time() - trial.datetime_start.timestamp() > 60      # it has just been taken
-    if host != platform.node(): return time.time() - seen > _LOST_AFTER
-    return _is_free(Path(trial.user_attrs['directory'])/'worker.lock')
+    free = _is_free(Path(trial.user_attrs['directory'])/'worker.lock') if host == platform.node() else None
+    return time.time() - seen > _LOST_AFTER if free is None else free
 
 # %% ../../nbs/sweep/02_study.ipynb #e1446491
 def mark_lost(
@@ -192,7 +193,7 @@ def next_trial(
         directory = (sweep.out/f'trial-{trial.number:04}').resolve()
         directory.mkdir(exist_ok=True)
         lock = open(directory/'worker.lock', 'wb')
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        hold(lock, wait=True)
         sweep.note(trial.number, directory=str(directory), seen=time.time(), host=platform.node())
     return trial, directory, lock
 
