@@ -407,7 +407,7 @@ def _mean_parts(batch: Experience) -> dict: # mean reward earned by every part, 
                 sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None)
     return parts
 
-
+# %% ../../nbs/grpo/04_experience.ipynb #16389286
 def _engine_facts(scorer):
     "Restarts of all ranks; lost when one of them lost its engines."
     found = everywhere(scorer.facts)

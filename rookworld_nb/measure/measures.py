@@ -152,7 +152,7 @@ _POLICY = (
         f'completions of {task} that the strict parser accepts, before refills; empty when there are none', 'above 0.8', 0.8, 1, 1) for task in 'PA'),
     Metric('eval_spread', 'step', 'win probability', 'P: best less worst evaluation of an answer, mean over the answers that can be read, before refills',
         'steady; near 0 the answers say nothing about their moves', 0.01, 1),
-    Metric('eval_distance', 'step', 'win probability', 'P: distance of evaluations from those of the label, mean over the moves that both name; empty without labels', 'falls', 0, 0.2, -1),
+    Metric('eval_distance', 'step', 'win probability', 'P: distance of evaluations from those of the label, mean over the moves that both name; empty without labels', 'falls', 0, 0.25, -1),
     Metric('falling_share', 'step', 'share of answers', 'P: answers whose evaluations never rise from one candidate to the next', 'steady', 0, 1),
     Metric('first_share', 'step', 'share of answers', 'P: answers whose B is the first candidate', 'steady', 0, 1),
     Metric('alphabet_share', 'step', 'share of answers', 'P: answers whose candidates stand in the order of the alphabet',

@@ -73,7 +73,7 @@ class HealthMonitor:
         "Judge a step."
         self.skips = self.skips + 1 if row['skipped'] else 0
         signals = [s for look in (_finite, _kl, _tokens, _format, _reward, _step, _windows, _habits, _machine) for s in look(self, row)]
-        if worst([s for s in signals if s.name in _DANGER or self._lost(s)]): self.unhealthy = row['step']
+        if worst([s for s in signals if s.name in _DANGER or s.name[:-2] == 'format' and _was_readable(self, s.name[-1])]): self.unhealthy = row['step']
         return signals
 
     def news(self,
@@ -96,12 +96,6 @@ class HealthMonitor:
         self.seen, self.told = {k: list(v) for k, v in state['seen'].items()}, dict(state['told'])
         self.best_reward, self.skips, self.unhealthy = state['best_reward'], state['skips'], state['unhealthy']
         self.mute, self.learned, self.readable = state.get('mute', 0), state.get('learned', True), dict(state.get('readable', {}))     # early versions did not know them
-
-    def _lost(self, signal) -> bool:
-        "Is this about a task whose answers could be read before?"
-        return signal.name.startswith('format') and self._was_readable(signal.name[-1])
-
-    def _was_readable(self, task): return self.readable.get(task, 0) >= self.config.format_warn and not self.config.reward_function
 
     def _window(self, name, value) -> list: # the last values, this one included
         self.seen[name] = [*self.seen.get(name, []), value][-self.config.health_window:]
@@ -131,6 +125,9 @@ def _kl(monitor, row):
     monitor._window('kl', value)
     return [_above('kl', value, 'KL at the sampling temperature in nats per sequence', warn, act)]
 
+# %% ../../nbs/run/02_health.ipynb #7e0af72b
+def _was_readable(monitor, task): return monitor.readable.get(task, 0) >= monitor.config.format_warn and not monitor.config.reward_function
+
 
 def _is_last(monitor, row): return row['step'] == monitor.config.max_steps
 
@@ -154,7 +151,7 @@ def _format(monitor, row):
         limit = warn if len(window) == monitor.config.health_window else warn/2      # a few answers say little
         signal = _below(f'format {task}', mean(window), f'mean share of answers to {task} that can be read', limit)
         now, enough = (share, True) if _is_last(monitor, row) else (mean(recent), len(recent) == monitor.config.max_skips)
-        if monitor._was_readable(task) and now < warn/2:
+        if _was_readable(monitor, task) and now < warn/2:
             level = 'act' if now < warn*_READ_AGAIN and enough else 'warn'
             signal = Signal(signal.name, now, level, f'share of answers to {task} that can be read {now:.3g}, and it was {best:.3g}')
         if not best: signal = replace(signal, sentence=f'no answer to {task} could be read yet: a model that does not know the format does not find it by chance; teach it with rookworld_pretrain first')
@@ -198,7 +195,7 @@ def _windows(monitor, row):
             found.append(_above(name, mean(window), 'mean share of groups without signal', config.silent_warn))
     return found
 
-
+# %% ../../nbs/run/02_health.ipynb #ed436f62
 def _first_window(monitor, name, value):
     "A value as a multiple of the usual one of the first window; None while that is not full."
     if value is None: return None
@@ -216,8 +213,8 @@ def _habits(monitor, row):
         found.append(_below('spread', means['spread'], 'P answers say nothing about their moves: best less worst evaluation, in win probability,', config.spread_warn))
     if 'alphabet' in means:
         found.append(_above('alphabet', means['alphabet'], 'mean share of P answers with moves in the order of the alphabet', 0.5))
-    if (times := _first_window(monitor, 'first distance', means.get('distance'))) is not None:
-        found.append(_above('distance', times, 'mean distance of evaluations from labels, as a multiple of what it began with', 2))
+    if 'distance' in means:
+        found.append(_above('distance', means['distance'], 'mean distance of evaluations from labels, in win probability', 0.25))
     return found
 
 

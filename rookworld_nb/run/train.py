@@ -579,6 +579,14 @@ def _note(running, log, step, row, samples):
     return signals
 
 
+def _attempt(running, log, step, keep):
+    "A step; when a reward of one's own fails, what was done before it is saved."
+    try: return _step(running, log, step)
+    except RewardError:
+        by_one(lambda: keep(step - 1, step > 1 and step - 1 not in map(checkpoint_step, list_checkpoints(log.directory))))
+        raise
+
+
 def _scored(running, step):
     "A step that has not begun when a reward of one's own fails."
     if not isinstance(running.learner.scorer, OwnScorer): return train_step(running.learner, running.source, step)
@@ -592,7 +600,7 @@ def _scored(running, step):
 def _repeat(running, begin, held_out, log, done, origin):
     "Evaluate, train, evaluate, compare; finished parts are skipped."
     config, out, rows = running.learner.config, log.directory, _apart(held_out)
-    parts = [_part(r) for r in rows]
+    parts, asked = [_part(r) for r in rows], False
 
     def keep(step, saving):
         _name_stable(out, step, running.monitor, saving)
@@ -608,8 +616,7 @@ def _repeat(running, begin, held_out, log, done, origin):
         if not before or any((row['step'], row['decoding']) == (step, 'check') for row in read_rows(out/'eval.jsonl')): return
         began, was = time.perf_counter(), _parts_of(before, parts)
         asked = [[some[i] for i in part] for some, part in zip(rows, parts)]
-        judged, probes = (_unsliced(judge_rows(running.learner.model, running.learner.tokenizer, some, limits=config.token_limits)) if some else None
-                          for some in asked)   # not at once: the steps before it are not saved
+        judged, probes = (_unsliced(judge_rows(running.learner.model, running.learner.tokenizer, some, limits=config.token_limits)) if some else None for some in asked)   # not at once: the steps before it are not saved
         judged = _note_check(log, step, judged, probes)
         log.say(_check_line(step, was[0], judged, time.perf_counter() - began, None if probes is None else (was[1], probes)))
 
@@ -625,15 +632,11 @@ def _repeat(running, begin, held_out, log, done, origin):
         if not done: by_one(lambda: log.say(_legend(config)))
         if done < config.max_steps: fit_into_memory(running.learner, running.source, out, log.say)
         while step < config.max_steps or (signals := by_one(finish)):
-            if ended := step == config.max_steps: asked = False
-            else:
+            if not (ended := step == config.max_steps):     # what the last update did, `finish` has seen
                 if _evaluation_due(step, config): by_one(lambda: measure(step))
                 if _check_due(step, config): by_one(lambda: check(step))
                 step += 1
-                try: signals, asked = _step(running, log, step), any(everywhere(lambda: interrupt.asked))
-                except RewardError:
-                    by_one(lambda: keep(step - 1, step > 1 and step - 1 not in map(checkpoint_step, list_checkpoints(out))))
-                    raise
+                signals, asked = _attempt(running, log, step, keep), any(everywhere(lambda: interrupt.asked))
             if ended or worst(signals) == LEVELS.index('act'):
                 if by_one(lambda: _hopeless(running, signals)): by_one(lambda: _give_up(out, step, signals, running.learner.recoveries))
                 running, step = _go_back(log, running, begin, origin, step, signals)
