@@ -66,7 +66,7 @@ def test_a_learning_rate_that_destroys(args, tmp_path, more):
 @pytest.mark.parametrize('again', [True, False], ids=['again and again', 'once'])
 def test_spoiled_weights(args, tmp_path, how, words, again):
     "Nothing measures the KL, so that the format and the tokens have to tell."
-    code = collapse(args, tmp_path/'run', '--kl_coef 0 --kl_every 0 --learning_rate 1e-6', spoiled(how, 3, again))
+    code = collapse(args, tmp_path/'run', '--kl_coef 0 --kl_every 0 --learning_rate 1e-6 --max_recoveries 1', spoiled(how, 3, again))
     assert code == int(again) and words in (tmp_path/'run/train.log').read_text()
     if not again: assert {r['recoveries'] for r in rows(tmp_path/'run')} == {0, 1} or rows(tmp_path/'run')[0]['recoveries'] == 1
     assert all(line.startswith('Step') for line in (tmp_path/'run/train.log').read_text().splitlines() if any(w in line for w in ('warning', 'not well', 'recovery')))
