@@ -451,7 +451,6 @@ _TRAIN_IDLE = (
 
 # %% ../nbs/00_config.ipynb #08ba82cd
 _TRAIN_IDLE += (
-    Idle('kl_every', 'with kl_coef above 0: the KL is measured in every step', lambda c: c.kl_coef),
     Idle(f'kl_estimator kl_type kl_in kl_warmup_steps kl_warmup_factor reference_refresh_steps reference_mix {_CONTROLLED}', 'with kl_coef 0', lambda c: not c.kl_coef),
     Idle(_CONTROLLED, 'with kl_controller fixed', lambda c: c.kl_controller == 'fixed'),
     Idle('kl_horizon', 'with kl_controller threshold', lambda c: c.kl_controller == 'threshold'),
