@@ -345,7 +345,7 @@ class TrainLoss:
 @dataclass(frozen=True, kw_only=True)
 class TrainKL:
     "KL to the starting model, of the sampled distributions; kl_coef is its weight."
-    kl_every: Whole = 10              # with kl_coef 0: steps between measurements of the KL to the starting weights; 0 measures nothing and keeps no second model
+    kl_every: Whole = 10              # steps between measurements of the KL over all that was asked, groups without signal included; with kl_coef 0 of the KL to the starting weights, and 0 keeps no second model
     kl_estimator: Literal['auto', 'k1', 'k2', 'k3', 'k3_ratio', 'full'] = 'auto' # from the sampled tokens, or exactly over the vocabulary (full); auto is full in the loss, k1 in the reward
     kl_type: Literal['kl_pi_ref', 'kl_ref_pi', 'symmetric'] = 'kl_pi_ref' # direction (aliases: forward = kl_pi_ref, reverse = kl_ref_pi)
     kl_in: Literal['loss', 'reward'] = 'loss' # differentiate the KL, or subtract it from the reward
@@ -392,13 +392,14 @@ class TrainHealth:
     entropy_warn: NotNegative = 1e-3  # mean entropy at the sampling temperature, of a window, in nats per token, below which there is a warning
     clip_warn: Share = 0.5            # share of clipped tokens, mean of a window, above which there is a warning
     silent_warn: Share = 0.95         # share of groups without signal, mean of a window, above which there is a warning
-    format_warn: Share = 0.8          # share of completions that the strict parser accepts, mean of a window, below which there is a warning
+    format_warn: Share = 0.8          # share of completions of a task that the strict parser accepts, mean of a window, below which there is a warning; below a quarter of it, after it was above, the run goes back
+    spread_warn: Share = 0.01         # evaluations of a P answer, best less worst in win probability, mean of a window, below which there is a warning
     loss_rises: Count = 8             # a loss that rises this many steps in a row is a warning
     slow_warn: Positive = 3.0         # a step that takes this many times the usual time is a warning
     memory_warn: Positive = 2.0       # memory of the process, as a multiple of that of the first window, above which there is a warning; whole evaluations add to it
     health_window: Count = 20         # steps over which health is judged where one step says little
     health_adaptive: NotNegative = 0.0 # KL thresholds move up to the median of the last window plus this many times its median absolute deviation; 0 keeps them fixed
-    max_skips: Count = 3              # skipped steps in a row (loss or gradient not finite) after which the run goes back
+    max_skips: Count = 3              # skipped steps in a row (loss or gradient not finite), or steps without a token to learn from, or without readable answers, after which the run goes back
     max_recoveries: Whole = 3         # how often a run may go back before it stops with a post-mortem
     recovery_lr_factor: PositiveShare = 0.5 # learning_rate is multiplied by this each time the run goes back, above 0 to 1
     stable_after: Count = 20          # healthy steps after which a checkpoint is the one to go back to; fewer when it would be rotated out before
@@ -451,7 +452,6 @@ _TRAIN_IDLE = (
 
 # %% ../nbs/00_config.ipynb #08ba82cd
 _TRAIN_IDLE += (
-    Idle('kl_every', 'with kl_coef above 0: the KL is measured in every step', lambda c: c.kl_coef),
     Idle(f'kl_estimator kl_type kl_in kl_warmup_steps kl_warmup_factor reference_refresh_steps reference_mix {_CONTROLLED}', 'with kl_coef 0', lambda c: not c.kl_coef),
     Idle(_CONTROLLED, 'with kl_controller fixed', lambda c: c.kl_controller == 'fixed'),
     Idle('kl_horizon', 'with kl_controller threshold', lambda c: c.kl_controller == 'threshold'),

@@ -78,7 +78,7 @@ def test_a_step_that_is_not_finite_is_skipped(args, tmp_path, name, how, words):
     assert [r['skipped'] for r in found] == [0, 0, 0, 1, 0, 0, 0, 0] and [r['health'] for r in found] == [0, 0, 0, 1, 0, 0, 0, 0]
     assert words in found[3]['skip_reason'] and found[3]['loss'] is None and 'skip_reason' not in found[4]
     assert weights(out, 3) == weights(out, 4) != weights(out, 5)
-    assert 'step 4: warning: step skipped, 1 in a row' in (out/'train.log').read_text() and not (out/'metrics-discarded.jsonl').exists()
+    assert 'Step    4 | warning: step skipped, 1 in a row' in (out/'train.log').read_text() and not (out/'metrics-discarded.jsonl').exists()
 
 
 # ---- the run goes back ----

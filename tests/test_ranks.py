@@ -100,6 +100,18 @@ def check_same(one, two, most=1e-6, step=STEPS):
 def data(tmp_path_factory): return ['--data', some_positions(tmp_path_factory.mktemp('rows'))]
 
 
+@pytest.mark.parametrize('command, own, says', [
+    (cli.train_command, '--seed {}', 'seed must be the same on all ranks: it is 0 on rank 0, and 1 on rank 1'),
+    (cli.train_command, '--check_every {}', 'check_every must be the same on all ranks: it is 0 on rank 0, and 1 on rank 1'),
+    (cli.pretrain_command, '--seed {}', 'seed must be the same on all ranks')])
+def test_a_choice_of_its_own_is_refused(data, tmp_path, command, own, says):
+    "Before anything is written; seed plus rank is a habit elsewhere."
+    def of_rank(args): return command([*args, *own.format(os.environ['RANK']).split()])
+    more = [] if command is cli.pretrain_command else COMMON
+    assert ranks(of_rank, [*more, *data, '--max_steps', 2, '--output_dir', tmp_path/'run'], tmp_path) == [2, 2], errors(tmp_path)
+    assert says in errors(tmp_path)[0] and not (tmp_path/'run').exists()
+
+
 @pytest.mark.parametrize('kind', KINDS)
 def test_two_ranks_make_the_run_of_one(data, tmp_path, kind):
     args = [*COMMON, *KINDS[kind].split(), *data, '--max_steps', 3, '--output_dir']

@@ -1,8 +1,12 @@
 "rookworld_train stopped by signals, and refused: exit codes, what is kept, and what it says."
 import json
+import os
+import pty
+import select
 import signal
 from unittest.mock import patch
 import pytest
+from rookworld_nb.apps import cli
 from rookworld_nb.config import TrainConfig
 from rookworld_nb.run import train
 from runs import Started, call_unread, some_positions, wait_until
@@ -44,6 +48,21 @@ def test_interrupted_in_the_first_evaluation(data, tmp_path):
     assert process.returncode == 130, err
     assert err == 'rookworld_train: interrupted; kept in run: go on with rookworld_train --resume run\n'
     assert (tmp_path/'run/config.json').exists() and not (tmp_path/'run/eval.jsonl').exists()
+
+
+def test_the_terminal_goes_away(data, tmp_path, monkeypatch):
+    "SIGHUP, and nothing can be written to the terminal any more: the step is finished and saved, as after Ctrl-C."
+    monkeypatch.chdir(tmp_path)
+    pid, terminal = pty.fork()
+    if not pid:
+        code = 1
+        try: code = cli.train_command([*CHOICES, '--data', str(data), '--output_dir', 'run', '--max_steps', '1000'])
+        finally: os._exit(code)
+    wait_until(lambda: select.select([terminal], [], [], 0.1)[0] and os.read(terminal, 10_000) is None or (file := tmp_path/'run/metrics.jsonl').exists() and file.stat().st_size)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    done = steps(tmp_path/'run')
+    assert (tmp_path/f'run/checkpoints/step-{done[-1]}/state.json').exists() and done[-1] < 1000
 
 
 def test_nobody_reads_what_is_printed(data, tmp_path):

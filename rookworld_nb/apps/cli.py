@@ -28,7 +28,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Notice, PretrainConfig, ReportConfig,
                                  SweepConfig, TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect, parse_value)
-from ..files import while_read
+from ..files import hung_up, while_read
 from ..names import ALIASES, aliases_of, fields_of, in_other_words, meaning, names_text
 from ..run.health import HealthError
 
@@ -255,7 +255,9 @@ def _sentence(e):
     return ' '.join(text.split()) or type(e).__name__
 
 
-def _stop(number, frame): raise KeyboardInterrupt
+def _stop(number, frame):
+    hung_up(number)
+    raise KeyboardInterrupt
 
 
 def _print_anything():
@@ -265,9 +267,10 @@ def _print_anything():
 
 @contextlib.contextmanager
 def _interruptible():
-    "Ctrl-C and SIGTERM end a command; also one that a script started in the background, which inherits that Ctrl-C is ignored."
+    "Ctrl-C, SIGTERM and SIGHUP end a command; also one that a script started in the background, which inherits that Ctrl-C is ignored."
     main = threading.current_thread() is threading.main_thread()
-    before = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM) if main}
+    hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN     # nohup has it ignored
+    before = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM, *[signal.SIGHUP]*hangs_up) if main}
     try: yield
     finally:
         for s, handler in before.items(): signal.signal(s, handler)

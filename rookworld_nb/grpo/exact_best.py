@@ -16,7 +16,7 @@ from ..chess.quick_rules import legal_moves
 from ..chess.tasks import MAX_MOVES, PolicyAnswer
 from ..reward.scoring import Scorer
 from ..lm.generate import Rollouts, distinct_completions
-from .grpo import group_advantages, reward_scale
+from .grpo import all_equal, group_advantages, reward_scale
 from .experience import Experience
 from .ranks import by_one
 
@@ -195,6 +195,7 @@ def _in_advantages(place, row, worth, prompt, r, rewards, config, scale):
     drawn = worth[row, r.places.cpu().gather(1, place.clamp(min=0))]*there
     slope = torch.ones(P, 1) if config.exact_best == 'best' else _slopes(rewards, drawn.sum(1).view(P, -1), there.any(1).view(P, -1))
     divisor = reward_scale(rewards, scale, min_std=config.min_std)
+    if scale == 'batch' and not config.min_std and all_equal(rewards): slope = 0*slope    # equal rewards teach nothing: nothing says how much one weighs
     rests, times = zip(*(_split_advantages(rewards, slope*so_far.view(P, -1), divisor, config.baseline) for so_far in drawn.cumsum(1).T))
     centre = drawn.view(P, -1).sum(1, keepdim=True)/there.view(P, -1).sum(1, keepdim=True).clamp(min=1)   # a constant: no gradient, a loss near 0
     parts = place, row, (worth - centre[prompt])*(slope*times[0])[prompt], torch.stack([rest.flatten() for rest in rests], 1)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..chess.dataset import Example, Rows
+from ..chess.engine import win_probability
 from ..chess.quick_rules import legal_moves
 from ..chess.synthetic import rare_moves
 from ..reward.reward_scorer import WEIGHTS, Score
@@ -158,6 +159,7 @@ class Experience:
     rollouts: Rollouts       # P prompts, B = P·G completions
     scores: list[Score]      # B
     rewards: Tensor          # (P, G) float
+    asked: 'Experience|None' = None # the groups first asked, those without signal included; None: these are they
 
     def select(
         self,
@@ -287,8 +289,10 @@ class _ModelFacts:
     explained_variance: float|None = None   # at most 1, with a value head
     value_loss: float|None = None           # squared reward, with a value head
     kl_coef: float|None = None              # in use, with a reference
-    kl_nats_per_token: float|None = None    # to the reference; without one to the start, now and then
+    kl_nats_per_token: float|None = None    # to the reference, of the groups learned from; without one that of all groups asked, to the start
     kl_nats_per_sequence: float|None = None # the same of a whole completion
+    kl_asked_nats_per_token: float|None = None    # of all groups first asked, every kl_every steps
+    kl_asked_nats_per_sequence: float|None = None # the same of a whole completion
     entropy_nats: float|None = None         # per token
     distinct_share: float|None = None       # of completions, 0 to 1
     clip_share_low: float|None = None       # of tokens, 0 to 1
@@ -307,8 +311,16 @@ class StepFacts(_ModelFacts):
     zero_signal_share: float|None = None    # of the groups first asked, 0 to 1
     truncated_share: float|None = None      # of their completions, 0 to 1
     format_share: float|None = None         # of their completions, 0 to 1
+    format_share_p: float|None = None       # of those that answer P; None without any
+    format_share_a: float|None = None       # of those that answer A; None without any
+    eval_spread: float|None = None          # of an answer to P: its best evaluation less its worst, in win probability
+    eval_distance: float|None = None        # of these evaluations from the label's, in win probability; None without labels
+    falling_share: float|None = None        # of answers to P, whose evaluations never rise
+    first_share: float|None = None          # of answers to P, whose B is the first candidate
+    alphabet_share: float|None = None       # of answers to P, whose candidates are in the order of the alphabet
     learning_rate: float|None = None        # of this step
-    completion_tokens: int|None = None      # of all that was learned from
+    completion_tokens: int|None = None      # of all groups learned from
+    trained_tokens: int|None = None         # of these, the ones that the loss sees
     prompts_p: int|None = None              # first asked
     prompts_a: int|None = None              # first asked
     refills: int|None = None                # rounds after the first
@@ -362,7 +374,7 @@ def gather(
         elif not silent.all(): kept.append(asked.select(~silent))
         wanted = {kind: sum(e.kind == kind for e, s in zip(examples, silent) if s) for kind in 'PA'}
         if not config.dynamic_sampling or not silent.any(): break
-    batch, facts = _merge(kept or rounds), _sampled_facts(step, rounds, config.env_ratio, scorer)
+    batch, facts = replace(_merge(kept or rounds), asked=rounds[0]), _sampled_facts(step, rounds, config.env_ratio, scorer)
     facts.completion_tokens = int(batch.rollouts.completion_mask.sum())
     facts.skipped_prompts = sum(source.skipped.values()) - skipped
     facts.kinds, (facts.time_rollout_s, facts.time_score_s) = source.facts(), map(sum, zip(*seconds))
@@ -383,6 +395,14 @@ def mixed_reward(
     return sum(share*of_task[kind] for kind, share in there.items()) / sum(there.values())
 
 
+def _format_shares(batch: Experience) -> dict: # columns of metrics.jsonl; None where the task is not there
+    "How many completions can be read, of all and of each task."
+    G, read = batch.rewards.shape[1], ['structure' in s.parts for s in batch.scores]
+    of_task = {kind: [r for i, r in enumerate(read) if batch.examples[i // G].kind == kind] for kind in 'PA'}
+    return dict(format_share=sum(read)/len(read),
+                **{f'format_share_{kind.lower()}': sum(found)/len(found) if found else None for kind, found in of_task.items()})
+
+
 def _mean_parts(batch: Experience) -> dict: # mean reward earned by every part, by its column; None where the task is not there
     parts, G = {}, batch.rewards.shape[1]
     for kind in 'PA':
@@ -393,7 +413,7 @@ def _mean_parts(batch: Experience) -> dict: # mean reward earned by every part, 
                 sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None)
     return parts
 
-
+# %% ../../nbs/grpo/04_experience.ipynb #16389286
 def _engine_facts(scorer):
     "Restarts of all ranks; lost when one of them lost its engines."
     found = everywhere(scorer.facts)
@@ -410,6 +430,20 @@ def _sampled_facts(step: int, rounds: list[Experience], env_ratio: float, scorer
         reward_p=of_task['P'], reward_a=of_task['A'], prompts_p=kinds.count('P'), prompts_a=kinds.count('A'),
         refills=len(rounds) - 1, refill_prompts=sum(len(r.examples) for r in rounds[1:]),
         refill_reward_p=refill['P'], refill_reward_a=refill['A'],
-        zero_signal_share=zero_signal_groups(first.rewards).float().mean().item(),
-        format_share=sum('structure' in s.parts for s in first.scores) / len(first.scores),
+        zero_signal_share=zero_signal_groups(first.rewards).float().mean().item(), **_format_shares(first), **_habits(first),
         truncated_share=first.rollouts.truncated.float().mean().item())
+
+# %% ../../nbs/grpo/04_experience.ipynb #60880739
+def _mean_of(values): return sum(values)/len(values) if values else None
+
+
+def _habits(batch: Experience) -> dict: # columns of metrics.jsonl; None where no P answer can be read
+    "What the rules cannot see: how P answers evaluate, order and choose."
+    G = batch.rewards.shape[1]
+    read = [(s.about[1], batch.examples[i // G].target) for i, s in enumerate(batch.scores) if batch.examples[i // G].kind == 'P' and s.about and s.about[1]]
+    answers, chances = [a for a, _ in read], [[win_probability(e) for e in a.evals] for a, _ in read]
+    apart = [abs(p - win_probability(dict(zip(t.moves, t.evals))[m])) for (a, t), ps in zip(read, chances) if t for m, p in zip(a.moves, ps) if m in t.moves]
+    return dict(eval_spread=_mean_of([max(ps) - min(ps) for ps in chances if len(ps) > 1]), eval_distance=_mean_of(apart),
+                falling_share=_mean_of([list(a.evals) == sorted(a.evals, reverse=True) for a in answers]),
+                first_share=_mean_of([a.best == a.moves[0] for a in answers]),
+                alphabet_share=_mean_of([list(a.moves) == sorted(a.moves) for a in answers if len(a.moves) > 1]))

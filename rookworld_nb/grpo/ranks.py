@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['world', 'rank', 'my_share', 'neighbours', 'joined', 'RankLost', 'everywhere', 'together', 'by_one', 'sum_gradients',
-           'check_same']
+           'check_same', 'check_choices']
 
 # %% ../../nbs/grpo/07_ranks.ipynb #47657128
 import contextlib
@@ -135,3 +135,16 @@ def check_same(
     found = everywhere(lambda: value)
     if not all(math.isclose(x, found[0], rel_tol=1e-5) or math.isnan(x) and math.isnan(found[0]) for x in found):
         raise RuntimeError(f'{name} is not the same on all ranks: {", ".join(f"{x:.9g}" for x in found)}')
+
+# %% ../../nbs/grpo/07_ranks.ipynb #76d92279
+_OF_MACHINE = ('device', 'reference_device', 'threads', 'micro_batch_size')    # choices that are about the machine of a rank
+
+def check_choices(
+    choices: dict, # name: value, of this rank
+) -> None:
+    "Raises ValueError with the name of a choice that is not the same on all ranks."
+    first, *others = everywhere(lambda: choices)
+    for r, other in enumerate(others, 1):
+        for name, value in first.items():
+            if name not in _OF_MACHINE and other[name] != value:
+                raise ValueError(f'{name} must be the same on all ranks: it is {value!r} on rank 0, and {other[name]!r} on rank {r}')

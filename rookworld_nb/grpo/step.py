@@ -215,7 +215,7 @@ def make_targets(
     if learner.reference: facts.kl_coef = kl_coef
     if config.overlong_buffer: facts.reward_penalty = (batch.rewards - rewards).mean().item()
     if config.normalize_rewards:
-        learner.reward_moments.update(rewards)
+        learner.reward_moments.update(shaped_rewards(batch.asked or batch, config))     # of all that was asked, as reward_mean is
         facts.running_reward_mean, facts.running_reward_std = learner.reward_moments.mean, learner.reward_moments.std
         if facts.step > config.ema_warmup_steps: rewards = learner.reward_moments.normalize(rewards)
         if facts.step == config.ema_warmup_steps + 1: learner.baseline_moments = RunningMoments(config.ema_momentum)     # of raw rewards until now
@@ -255,13 +255,14 @@ _EXTREMES = ('ratio_max', 'sampling_gap_nats')
 class PassSums:
     "What `backward_pass` measures: sums over tokens and completions, and two extremes."
     tokens: int              # that the loss sees
-    rows: int                # completions with such a token
+    sampled: int             # of all completions, those that were cut off included
+    rows: int                # completions with a token
     completions: int         # all of them
     distinct: int            # of these, read by the network
     loss: float              # share of the loss of the whole batch
     value_loss: float        # share of that of the whole batch, without its weight
-    entropy_nats: float      # over the tokens
-    kl_nats: float           # over the tokens; 0 without a reference
+    entropy_nats: float      # over the sampled tokens
+    kl_nats: float           # over the sampled tokens; 0 without a reference
     clipped_low: float       # tokens
     clipped_high: float      # tokens
     ratio_max: float         # largest ratio
@@ -271,7 +272,7 @@ class PassSums:
         "The same as Python numbers, where it has tensors; for them the CPU waits, once."
         waiting = {f.name: x for f in fields(self) if torch.is_tensor(x := getattr(self, f.name))}
         read = dict(zip(waiting, torch.stack([x.double() for x in waiting.values()]).tolist()))
-        return replace(self, **{name: int(x) if name in ('tokens', 'rows') else x for name, x in read.items()})
+        return replace(self, **{name: int(x) if name in ('tokens', 'sampled', 'rows') else x for name, x in read.items()})
 
     @classmethod
     def total(
@@ -282,24 +283,24 @@ class PassSums:
         return cls(*((max if f.name in _EXTREMES else sum)(getattr(p, f.name) for p in parts) for f in fields(cls)))
 
 # %% ../../nbs/grpo/05_step.ipynb #b4c1b144
-def _loss(learner, facts, old_logprobs, mask, targets, denominator, expected=None) -> tuple[Tensor, PassSums]:
-    "The loss of some completions, and what is measured of them; `expected` (B, T) is of `expected_worth`."
+def _loss(learner, facts, old_logprobs, mask, sampled, targets, denominator, expected=None) -> tuple[Tensor, PassSums]:
+    "The loss of some completions, over the tokens of `mask`, and what is measured of them; `expected` (B, T) is of `expected_worth`."
     config, advantages = learner.config, targets.advantages
     if expected is not None: advantages = targets.exact.advantages(advantages, mask.shape[1])
     add_up = lambda x: aggregate_tokens(x, mask, config.loss_type, config.max_length, denominator)
-    kl = lambda estimator, direction: _kl(facts, old_logprobs, mask, estimator, direction)
+    kl = lambda estimator, direction, mask: _kl(facts, old_logprobs, mask, estimator, direction)
     used, measured = ((_estimator_of(config), config.kl_type),
                       ('full' if _estimator_of(config) == 'full' else 'k3', 'kl_pi_ref'))
     loss, stats = policy_loss(facts.logprobs, old_logprobs, advantages, mask, config.loss_type,
                               config.clip_low, config.clip_high, config.max_length, denominator, wait=False)
     if expected is not None: loss = loss - add_up(expected)
-    if learner.reference and config.kl_in == 'loss': loss = loss + targets.kl_coef * add_up(kl(*used))
+    if learner.reference and config.kl_in == 'loss': loss = loss + targets.kl_coef * add_up(kl(*used, mask))
     if config.entropy_coef: loss = loss - config.entropy_coef * add_up(facts.entropy)
-    with torch.no_grad(): far = kl(*measured) if learner.reference else torch.zeros_like(facts.entropy)
+    with torch.no_grad(): far = kl(*measured, sampled) if learner.reference else torch.zeros_like(facts.entropy)
     tokens = mask.sum().double()
     return loss, PassSums(
-        tokens=tokens, rows=mask.any(1).sum(), completions=len(mask), distinct=0, loss=loss.detach(), value_loss=0.,
-        entropy_nats=(facts.entropy.detach()*mask).sum(), kl_nats=(far*mask).sum(),
+        tokens=tokens, sampled=sampled.sum().double(), rows=sampled.any(1).sum(), completions=len(mask), distinct=0, loss=loss.detach(), value_loss=0.,
+        entropy_nats=(facts.entropy.detach()*sampled).sum(), kl_nats=(far*sampled).sum(),
         clipped_low=tokens*stats['clip_share_low'], clipped_high=tokens*stats['clip_share_high'],
         ratio_max=stats['ratio_max'], sampling_gap_nats=stats['log_ratio_max'])
 
@@ -313,19 +314,19 @@ def backward_pass(
     learns: bool = True,  # False: the gradient is known to be 0, and the pass only measures
 ) -> PassSums:            # of the micro-batch
     "Add the gradient of a micro-batch."
-    config, mask, parts = learner.config, trained_tokens(part, learner.config), []
+    config, mask, sampled, parts = learner.config, trained_tokens(part, learner.config), part.completion_mask, []
     rows, inverse = distinct_completions(part)
-    with torch.no_grad(): ref = Head(learner.reference, part, rows, mask[rows]) if learner.reference else None
+    with torch.no_grad(): ref = Head(learner.reference, part, rows, sampled[rows]) if learner.reference else None
     with torch.set_grad_enabled(learns):
-        head = Head(learner.model, part, rows, mask[rows])
+        head = Head(learner.model, part, rows, sampled[rows])
         for at in head.chunks:
             mine = ((at.start <= inverse) & (inverse < at.stop)).nonzero()[:, 0]   # the copies of these rows
             logits = head.logits(at)
             facts = head.facts(at, logits, ref and ref.logits(at), learner.entropy_ids)
             facts = TokenFacts(*(None if x is None else x.index_select(0, inverse[mine] - at.start) for x in facts))
             wanted = targets.select(mine, mask.shape[1])
-            expected = wanted.exact and expected_worth(logits, mask[rows[at]], inverse[mine] - at.start, wanted.exact)
-            loss, sums = _loss(learner, facts, part.logprobs[mine], mask[mine], wanted, denominator, expected)
+            expected = wanted.exact and expected_worth(logits, sampled[rows[at]], inverse[mine] - at.start, wanted.exact)
+            loss, sums = _loss(learner, facts, part.logprobs[mine], mask[mine], sampled[mine], wanted, denominator, expected)
             if learns:
                 loss.backward()
                 head.take_gradient(at, logits)
@@ -433,15 +434,15 @@ def update(
             steps.append(sums)
             if inner == 0 and len(steps) == 1:
                 gap = sums.sampling_gap_nats
-                _check_identity(gap, sums.kl_nats / max(1, sums.tokens), facts.step == 1, learner.numbers.identity)
+                _check_identity(gap, sums.kl_nats / max(1, sums.sampled), facts.step == 1, learner.numbers.identity)
     total, n = PassSums.total(steps), len(steps)
-    tokens, sequences = max(1, total.tokens), max(1, total.rows)
+    tokens, sampled, sequences = max(1, total.tokens), max(1, total.sampled), max(1, total.rows)
     facts.loss, facts.grad_norm, facts.ratio_max, facts.sampling_gap_nats = total.loss/n, norm, total.ratio_max, gap
-    facts.entropy_nats, facts.distinct_share = total.entropy_nats/tokens, total.distinct/total.completions
+    facts.trained_tokens, facts.entropy_nats, facts.distinct_share = total.tokens, total.entropy_nats/sampled, total.distinct/total.completions
     facts.clip_share_low, facts.clip_share_high = total.clipped_low/tokens, total.clipped_high/tokens
     if learner.value_head: facts.value_loss = total.value_loss/n
     if learner.reference:
-        facts.kl_nats_per_token, facts.kl_nats_per_sequence = total.kl_nats/tokens, total.kl_nats/sequences
+        facts.kl_nats_per_token, facts.kl_nats_per_sequence = total.kl_nats/sampled, total.kl_nats/sequences
 
 # %% ../../nbs/grpo/05_step.ipynb #117a09e5
 def learning_rate_at(
@@ -476,18 +477,18 @@ def _learn(learner, batch, targets, facts) -> None:
 
 @torch.no_grad()
 def _distance(
-    learner: Learner,      # with a `start`
+    learner: Learner,      # with a reference, or a `start`
     r: Rollouts,           # sampled by its model
 ) -> tuple[float, float]:  # nats per token, nats per sequence
-    "The exact KL from the sampling distributions to those of the starting weights; this rank's share of the mean."
-    mask, nats = trained_tokens(r, learner.config), 0.
+    "The exact KL from the sampling distributions to those of the reference or the starting weights, over every token sampled; this rank's share of the mean."
+    mask, nats, other = r.completion_mask, 0., learner.reference or learner.start
     for groups in _micro_batches(r.completion_mask.sum(1), r.group_size, learner.micro_batch_size):
         part = r.select(groups)
         rows, inverse = distinct_completions(part)
-        trained = trained_tokens(part, learner.config)
-        now, then = (Head(m, part, rows, trained[rows]) for m in (learner.model, learner.start))
+        sampled = part.completion_mask
+        now, then = (Head(m, part, rows, sampled[rows]) for m in (learner.model, other))
         far = torch.cat([now.facts(at, now.logits(at), then.logits(at)).kl_pi_ref for at in now.chunks])
-        nats += (far[inverse] * trained).sum().item()
+        nats += (far[inverse] * sampled).sum().item()
     return nats/max(1, int(mask.sum())), nats/max(1, int(mask.any(1).sum()))
 
 # %% ../../nbs/grpo/05_step.ipynb #213bbf54
@@ -502,10 +503,11 @@ def train_step(
     for group in learner.optimizer.param_groups: group['lr'] = lr
     batch, facts = gather(learner.model, learner.tokenizer, source, _sampling(learner), step, learner.scorer)
     gathered = time.perf_counter()
-    if learner.start and step % config.kl_every == 0:
-        found = everywhere(lambda: _fitting(_distance, learner, batch.rollouts))
-        facts.kl_nats_per_token, facts.kl_nats_per_sequence = map(sum, zip(*found))
-    targets = make_targets(learner, batch, facts)
+    if (learner.reference or learner.start) and config.kl_every and step % config.kl_every == 0:
+        found = everywhere(lambda: _fitting(_distance, learner, batch.asked.rollouts))
+        facts.kl_asked_nats_per_token, facts.kl_asked_nats_per_sequence = map(sum, zip(*found))
+        if learner.start: facts.kl_nats_per_token, facts.kl_nats_per_sequence = facts.kl_asked_nats_per_token, facts.kl_asked_nats_per_sequence
+    targets, batch = make_targets(learner, batch, facts), replace(batch, asked=None)
     _learn(learner, batch, targets, facts)
     now = time.perf_counter()
     facts.time_update_s, facts.time_s = now - gathered, now - started

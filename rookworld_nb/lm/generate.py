@@ -34,13 +34,13 @@ def _walk_up(
     uniform: Tensor,  # (B,) float in [0, 1)
     rows: Tensor|None = None, # (B,) int64, the row of cdf of each draw; None: one draw per row
 ) -> Tensor:          # (B,) int64
-    "The first place of each draw's row that exceeds its number. The draws go to the rows: a row is long, and is not copied for each."
-    if rows is None: return torch.searchsorted(cdf, uniform[:, None].double() * cdf[:, -1:], right=True)[:, 0]
+    "The first place of each draw's row that exceeds its number; the last where the row is not a number. The draws go to the rows: a row is long, and is not copied for each."
+    if rows is None: return torch.searchsorted(cdf, uniform[:, None].double() * cdf[:, -1:], right=True)[:, 0].clamp(max=cdf.shape[1] - 1)
     order, count = rows.argsort(stable=True), rows.bincount(minlength=len(cdf))
     turn = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows[order]]   # among the draws of its row
     asked = cdf.new_zeros(len(cdf), int(count.max()))
     asked[rows[order], turn] = uniform[order].double()
-    found = torch.searchsorted(cdf, asked * cdf[:, -1:], right=True)
+    found = torch.searchsorted(cdf, asked * cdf[:, -1:], right=True).clamp(max=cdf.shape[1] - 1)
     return found[rows[order], turn][order.argsort()]
 
 # %% ../../nbs/lm/04_generate.ipynb #c8b00b42

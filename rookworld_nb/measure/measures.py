@@ -105,7 +105,7 @@ _REWARD = (
     Metric('reward_penalty', 'step', 'reward', 'mean taken off the rewards because completions '
         'came near the length their task allows; empty when overlong_buffer is 0', 'falls to 0', 0, 0.2),
     Metric('running_reward_mean', 'step', 'reward',
-        'running mean (EMA) that normalize_rewards takes off; empty when it is off', 'follows reward_mean, smoothly'),
+        'running mean (EMA) over all that was asked first, which normalize_rewards takes off; empty when it is off', 'follows reward_mean, smoothly'),
     Metric('running_reward_std', 'step', 'reward', 'running standard deviation (EMA) that '
         'normalize_rewards divides by; empty when it is off', 'steady; at 0 the rewards have collapsed', 1e-6),
     Metric('baseline_reward', 'step', 'reward', 'running mean of the steps before, '
@@ -118,17 +118,21 @@ _REWARD = (
 # %% ../../nbs/measure/01_measures.ipynb #867a19bd
 _POLICY = (
     Metric('kl_nats_per_token', 'step', 'nats per token',
-        'KL(policy ‖ reference): exact with kl_estimator full (auto), otherwise k3 on the sampled tokens; '
-        'measured in the last pass of the step; with kl_coef 0 exact, before the update, to the starting weights, '
-        'every kl_every steps; always between the distributions that are sampled (vocabulary, temperature, top_k, top_p)',
+        'KL(policy ‖ reference) over every sampled token of the groups that the step learned from, also of completions that were cut off: '
+        'exact with kl_estimator full (auto), otherwise k3 on the sampled tokens; measured in the last pass of the step; '
+        'with kl_coef 0 kl_asked_nats_per_token; always between the distributions that are sampled (vocabulary, temperature, top_k, top_p)',
         'grows slowly; above 0.5 the policy has left its start far behind', -0.01, 0.5),
     Metric('kl_nats_per_sequence', 'step', 'nats per sequence', 'the same, summed over a completion; '
-        'kl_controller steers by it', 'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
+        'kl_controller and the health check use it', 'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
+    Metric('kl_asked_nats_per_token', 'step', 'nats per token', 'exact KL to the reference, or with kl_coef 0 to the starting weights, over every sampled token '
+        'of the prompts first asked, groups without signal included; before the update, every kl_every steps',
+        'a little below kl_nats_per_token, because groups without signal have moved less', -0.01, 0.5),
+    Metric('kl_asked_nats_per_sequence', 'step', 'nats per sequence', 'the same, summed over a completion', 'a little below kl_nats_per_sequence', -0.1, 30),
     Metric('kl_coef', 'step', '',
         'weight of the KL in this step, after warm-up and controller; empty when it is 0',
         'stays between its clamps'),
     Metric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that is sampled (vocabulary, temperature, top_k, top_p), '
-        'over the tokens of completions; with entropy_over task only of the tokens that an answer can use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
+        'over every sampled token; with entropy_over task only of the tokens that an answer can use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
     Metric('distinct_share', 'step', 'share of completions', 'distinct completions of a prompt, among all that '
         'the step learned from', 'above 0.2; where all completions are the same, there is nothing to compare', 0.05, 1),
     Metric('clip_share_low', 'step', 'share of tokens', 'tokens whose ratio fell below 1 − clip_low '
@@ -144,8 +148,19 @@ _POLICY = (
         'completions that reached the length their task allows without an end token, before refills', 'below 0.05', 0, 0.05),
     Metric('format_share', 'step', 'share of completions',
         'completions that the strict parser accepts, before refills', 'above 0.8', 0.8, 1, 1),
+    *(Metric(f'format_share_{task.lower()}', 'step', 'share of completions',
+        f'completions of {task} that the strict parser accepts, before refills; empty when there are none', 'above 0.8', 0.8, 1, 1) for task in 'PA'),
+    Metric('eval_spread', 'step', 'win probability', 'P: best less worst evaluation of an answer, mean over the answers that can be read, before refills',
+        'steady; near 0 the answers say nothing about their moves', 0.01, 1),
+    Metric('eval_distance', 'step', 'win probability', 'P: distance of evaluations from those of the label, mean over the moves that both name; empty without labels', 'falls', 0, 0.25, -1),
+    Metric('falling_share', 'step', 'share of answers', 'P: answers whose evaluations never rise from one candidate to the next', 'steady', 0, 1),
+    Metric('first_share', 'step', 'share of answers', 'P: answers whose B is the first candidate', 'steady', 0, 1),
+    Metric('alphabet_share', 'step', 'share of answers', 'P: answers whose candidates stand in the order of the alphabet',
+        'near 0; when it rises, moves come by name and not by worth', 0, 0.5, -1),
     Metric('completion_tokens', 'step', 'tokens', 'tokens of all completions the step learned from, '
         'end tokens included', 'steady; sudden growth or collapse is a warning'),
+    Metric('trained_tokens', 'step', 'tokens', 'of these, the tokens that the loss sees in its last pass; those of completions that were cut off are left out with mask_truncated',
+        'near completion_tokens; at 0 nothing can be learned', 1),
     Metric('sampling_gap_nats', 'step', 'nats',
         'largest difference between a log-probability at sampling and at scoring, '
         'before the first update of the step',
@@ -166,6 +181,8 @@ _WORK = (
         'worst signal of run.health about the model (not the machine): '
         '0 well, 1 warning, 2 the run goes back or stops', '0', 0, 0),
     Metric('memory_gb', 'step', 'GB', 'memory of the process after the step (resident set)',
+        'flat after the first steps'),
+    Metric('memory_gpu_gb', 'step', 'GB', 'most memory that tensors on the GPU took during the step; empty without a GPU',
         'flat after the first steps'),
     Metric('prompts_p', 'step', 'prompts', 'P prompts of the step, before refills',
         'follows env_ratio'),

@@ -95,7 +95,8 @@ def headlines(
 
 # %% ../../nbs/report/04_report.ipynb #532e1d03
 _SIGNS = dict(finite=('grad_norm', 'weight_norm'), kl=('kl_nats_per_sequence', 'grad_norm'),
-             reward=('reward_mean', 'entropy_nats'))   # signal -> its curves
+             reward=('reward_mean', 'entropy_nats'), tokens=('trained_tokens', 'truncated_share'),
+             **{f'format {task}': (f'format_share_{task.lower()}', 'kl_nats_per_token') for task in 'PA'})   # signal -> its curves
 
 def _plot_signal(
     run: Run,     # the last attempt
@@ -115,7 +116,7 @@ def _plot_signal(
     return fig
 
 # %% ../../nbs/report/04_report.ipynb #f0ba357f
-_LAST = ('step', 'loss', 'reward_mean', 'kl_nats_per_sequence', 'entropy_nats', 'grad_norm',
+_LAST = ('step', 'loss', 'reward_mean', 'format_share', 'trained_tokens', 'kl_nats_per_sequence', 'entropy_nats', 'grad_norm',
          'weight_norm', 'learning_rate', 'zero_signal_share', 'skipped', 'health')
 
 def _why(run, told):

@@ -9,7 +9,7 @@ __all__ = ['LEVELS', 'MACHINE', 'Signal', 'worst', 'process_memory_gb', 'HealthM
 import math
 import resource
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 from ..config import TrainConfig
@@ -20,7 +20,7 @@ LEVELS = ('ok', 'warn', 'act')
 @dataclass(frozen=True)
 class Signal:
     "One signal about one step."
-    name: str         # 'finite', 'kl', 'reward', 'negative', 'loss', 'entropy', 'clipping', 'silence', 'format', 'throughput' or 'memory'
+    name: str         # see the table above
     value: float|None # the measured value, in the unit of its metric; None when it is not finite
     level: str        # 'ok', 'warn' or 'act'
     sentence: str     # for the reader
@@ -53,9 +53,10 @@ def process_memory_gb() -> float: # resident set, in units of 1e9 bytes
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024) / 1e9
 
 # %% ../../nbs/run/02_health.ipynb #c63498a0
-MACHINE = ('throughput', 'memory')   # about the machine: reported, but part of no decision and no metric
+MACHINE = ('throughput', 'memory', 'GPU memory')   # about the machine: reported, but part of no decision and no metric
 # signals that can make a run go back: a step with one of them does not count as healthy
-_DANGER = ('finite', 'kl', 'reward')
+_DANGER = ('finite', 'kl', 'tokens', 'reward')
+_READ_AGAIN = 0.25   # times format_warn: below it, answers that could be read cannot any more
 
 # %% ../../nbs/run/02_health.ipynb #7396fd11
 class HealthMonitor:
@@ -63,16 +64,16 @@ class HealthMonitor:
     def __init__(self,
         config: TrainConfig, # thresholds, section Health
     ):
-        self.config, self.seen, self.best_reward = config, {}, None
-        self.skips, self.unhealthy, self.told = 0, 0, {}
+        self.config, self.seen, self.best_reward, self.readable = config, {}, None, {}    # the last: task -> best share of format
+        self.skips, self.mute, self.learned, self.unhealthy, self.told = 0, 0, False, 0, {}
 
     def check(self,
         row: dict, # of metrics.jsonl, with memory_gb; once for every step
     ) -> list[Signal]: # those that could be judged; the worst one decides
         "Judge a step."
         self.skips = self.skips + 1 if row['skipped'] else 0
-        signals = [s for look in (_finite, _kl, _reward, _step, _windows, _machine) for s in look(self, row)]
-        if worst([s for s in signals if s.name in _DANGER]): self.unhealthy = row['step']
+        signals = [s for look in (_finite, _kl, _tokens, _format, _reward, _step, _windows, _habits, _machine) for s in look(self, row)]
+        if worst([s for s in signals if s.name in _DANGER or s.name[:-2] == 'format' and _was_readable(self, s.name[-1])]): self.unhealthy = row['step']
         return signals
 
     def news(self,
@@ -86,7 +87,7 @@ class HealthMonitor:
     def state_dict(self) -> dict: # for JSON
         "Everything it remembers."
         return dict(seen={k: list(v) for k, v in self.seen.items()}, best_reward=self.best_reward,
-                    skips=self.skips, unhealthy=self.unhealthy, told=dict(self.told))
+                    skips=self.skips, mute=self.mute, learned=self.learned, readable=dict(self.readable), unhealthy=self.unhealthy, told=dict(self.told))
 
     def load_state_dict(self,
         state: dict, # from `state_dict`
@@ -94,6 +95,7 @@ class HealthMonitor:
         "Remember it."
         self.seen, self.told = {k: list(v) for k, v in state['seen'].items()}, dict(state['told'])
         self.best_reward, self.skips, self.unhealthy = state['best_reward'], state['skips'], state['unhealthy']
+        self.mute, self.learned, self.readable = state.get('mute', 0), state.get('learned', True), dict(state.get('readable', {}))     # early versions did not know them
 
     def _window(self, name, value) -> list: # the last values, this one included
         self.seen[name] = [*self.seen.get(name, []), value][-self.config.health_window:]
@@ -123,6 +125,39 @@ def _kl(monitor, row):
     monitor._window('kl', value)
     return [_above('kl', value, 'KL at the sampling temperature in nats per sequence', warn, act)]
 
+# %% ../../nbs/run/02_health.ipynb #7e0af72b
+def _was_readable(monitor, task): return monitor.readable.get(task, 0) >= monitor.config.format_warn and not monitor.config.reward_function
+
+
+def _is_last(monitor, row): return row['step'] == monitor.config.max_steps
+
+
+def _tokens(monitor, row):
+    if row['skipped'] or (tokens := row.get('trained_tokens')) is None: return []
+    monitor.mute = 0 if tokens else monitor.mute + 1
+    if tokens: monitor.learned = True
+    if tokens: return [Signal('tokens', float(tokens), 'ok', f'{tokens} tokens to learn from')]
+    level = 'act' if monitor.mute >= monitor.config.max_skips or monitor.learned and _is_last(monitor, row) else 'warn'
+    return [Signal('tokens', 0., level, f'no token to learn from, {monitor.mute} in a row: every completion was cut off (max_new_tokens {monitor.config.max_length})')]
+
+
+def _format(monitor, row):
+    found, warn = [], monitor.config.format_warn
+    for task in 'PA':
+        if (share := row.get(f'format_share_{task.lower()}')) is None: continue
+        window = monitor._window(f'format {task}', share)
+        recent = window[-monitor.config.max_skips:]
+        best = monitor.readable[task] = max(monitor.readable.get(task, 0), mean(recent))
+        limit = warn if len(window) == monitor.config.health_window else warn/2      # a few answers say little
+        signal = _below(f'format {task}', mean(window), f'mean share of answers to {task} that can be read', limit)
+        now, enough = (share, True) if _is_last(monitor, row) else (mean(recent), len(recent) == monitor.config.max_skips)
+        if _was_readable(monitor, task) and now < warn/2:
+            level = 'act' if now < warn*_READ_AGAIN and enough else 'warn'
+            signal = Signal(signal.name, now, level, f'share of answers to {task} that can be read {now:.3g}, and it was {best:.3g}')
+        if not best: signal = replace(signal, sentence=f'no answer to {task} could be read yet: a model that does not know the format does not find it by chance; teach it with rookworld_pretrain first')
+        found.append(signal)
+    return found
+
 
 def _reward(monitor, row):
     if row['step'] <= monitor.config.reward_warmup_steps: return []
@@ -149,30 +184,49 @@ def _windows(monitor, row):
     if row['skipped']: return []
     found, config = [], monitor.config
     values = dict(entropy=row['entropy_nats'], clipping=row['clip_share_low'] + row['clip_share_high'],
-                  silence=row['zero_signal_share'], format=row['format_share'])
+                  silence=row['zero_signal_share'])
     for name, value in values.items():
         if len(window := monitor._window(name, value)) < config.health_window: continue
         if name == 'entropy':
             found.append(_below(name, mean(window), 'mean entropy at the sampling temperature in nats per token', config.entropy_warn))
-        if name == 'format':
-            found.append(_below(name, mean(window), 'mean share of completions that can be read', config.format_warn))
         if name == 'clipping':
             found.append(_above(name, mean(window), 'mean share of clipped tokens', config.clip_warn))
         if name == 'silence':
             found.append(_above(name, mean(window), 'mean share of groups without signal', config.silent_warn))
     return found
 
+# %% ../../nbs/run/02_health.ipynb #ed436f62
+def _first_window(monitor, name, value):
+    "A value as a multiple of the usual one of the first window; None while that is not full."
+    if value is None: return None
+    first = monitor.seen.setdefault(name, [])
+    if len(first) == monitor.config.health_window: return value/median(first) if median(first) else None
+    first.append(value)
+
+
+def _habits(monitor, row):
+    "Do answers agree with themselves, and say nothing? These signals only warn."
+    found, config = [], monitor.config
+    means = {name: mean(window) for name, key in dict(spread='eval_spread', alphabet='alphabet_share', distance='eval_distance').items()
+             if (value := row.get(key)) is not None and len(window := monitor._window(name, value)) == config.health_window}
+    if 'spread' in means:
+        found.append(_below('spread', means['spread'], 'P answers say nothing about their moves: best less worst evaluation, in win probability,', config.spread_warn))
+    if 'alphabet' in means:
+        found.append(_above('alphabet', means['alphabet'], 'mean share of P answers with moves in the order of the alphabet', 0.5))
+    if 'distance' in means:
+        found.append(_above('distance', means['distance'], 'mean distance of evaluations from labels, in win probability', 0.25))
+    return found
+
 
 def _machine(monitor, row):
     "Time and memory, compared with the usual time and with the memory of the first window."
-    usual, first, found, config = monitor.seen.get('seconds', []), monitor.seen.setdefault('memory', []), [], monitor.config
+    usual, found, config = monitor.seen.get('seconds', []), [], monitor.config
     if len(usual) == config.health_window:
         found.append(_above('throughput', row['time_s']/median(usual),
                             'seconds of the step, as a multiple of the usual', config.slow_warn))
-    if len(first) == config.health_window:
-        found.append(_above('memory', row['memory_gb']/median(first),
-                            'memory of the process, as a multiple of what it began with', config.memory_warn))
-    else: first.append(row['memory_gb'])
+    for name, key, words in (('memory', 'memory_gb', 'memory of the process'), ('GPU memory', 'memory_gpu_gb', 'memory of tensors on the GPU')):
+        if (times := _first_window(monitor, name, row.get(key))) is not None:
+            found.append(_above(name, times, f'{words}, as a multiple of what it began with', config.memory_warn))
     monitor._window('seconds', row['time_s'])
     return found
 

@@ -30,7 +30,7 @@ from ..lm.model import GPT, PRESETS
 from ..lm.tokenizer import Context, load_tokenizer
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
-from ..grpo.ranks import by_one, everywhere, joined, rank, sum_gradients, together, world
+from ..grpo.ranks import check_choices, by_one, everywhere, joined, rank, sum_gradients, together, world
 from ..measure.evaluate import judge_rows, summarize
 from .targets import Batch, completion_loss, RowStream, check_shards, data_shards
 from .checkpoint import (check_origin, choices_since, config_changes, latest_good_checkpoint,
@@ -334,6 +334,7 @@ def pretrain(
 ) -> Path:                     # the run directory; `load_model` opens it
     "Supervised training from scratch (or from `init`) on P rows of files and generated A rows."
     with joined(pick_device(config.device)):
+        check_choices(asdict(config) | dict(resume=resume, allow_config_change=allow_config_change))
         if config.batch_size < world():
             raise ValueError(f'batch_size {config.batch_size} is less than a row for each of {world()} processes')
         return _pretrain(config, resume, allow_config_change)

@@ -31,15 +31,15 @@ from ..grpo.mixture import Mixture, unlabelled_mixture
 from ..measure.probes import reserved_positions, watch_rows
 from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.step import Learner, train_step
-from ..grpo.ranks import by_one, everywhere, joined, rank, together, world
+from ..grpo.ranks import by_one, check_choices, everywhere, joined, rank, together, world
 from ..measure.evaluate import compare, judge_rows, judge_texts, judge_trivial, summarize
 from ..measure.shipped import shipped_answers
 from .checkpoint import (CheckpointError, check_origin, checkpoint_step, choices_since, config_changes, is_complete,
                                          list_checkpoints, load_checkpoint, mark_stable, model_sha256, only_writer, origin_of,
                                          reopen_run, rotate_checkpoints, save_checkpoint, seed_generators,
                                          stable_checkpoint, starting_point, verify_checkpoint)
-from .health import LEVELS, MACHINE, HealthError, HealthMonitor, process_memory_gb, worst
-from .memory import fit_into_memory, keep_memory
+from .health import LEVELS, MACHINE, HealthError, HealthMonitor, Signal, process_memory_gb, worst
+from .memory import fit_into_memory, gpu_peak_gb, keep_memory
 
 # %% ../../nbs/run/03_train.ipynb #0da3cf02
 class RunLog:
@@ -246,6 +246,7 @@ def _legend(config: TrainConfig) -> str:
     paid = (f', as {config.reward_function} gives it' if config.reward_function else
             '. The rules pay 1 for an exact A answer, and 1 for a self-consistent P answer: five legal moves, the one it rated highest played' * by_rules)
     said = [f'Reward: mean over sampled completions{paid}.', 'P/E: prompts of each task, P and A.']
+    if config.kl_coef: said.append('KL: nats per token, over the groups that the step learns from.')
     if silent: said.append(f'The loss {"is little more than the scaled KL" if config.kl_coef and config.kl_in == "loss" else "stays near 0"}: watch reward, KL and grad.')
     if unlabelled: said.append('Prompts are of the kinds that teach, so they get harder: what is learned shows in the checks, which ask the same held-out prompts greedily.')
     if not unlabelled and config.rare_share and config.env_ratio:
@@ -440,7 +441,10 @@ def _intact_stable(log: RunLog) -> Path|None:
     except CheckpointError as e: log.say(str(e))
 
 
-def _go_back(log: RunLog, running: Running, begin, origin: dict) -> tuple[Running, int]: # the run as it was then; steps done
+def _reasons(signals: list[Signal]) -> str: return '; '.join(s.sentence for s in signals if s.level == 'act')
+
+
+def _go_back(log: RunLog, running: Running, begin, origin: dict, step: int, signals: list[Signal]) -> tuple[Running, int]: # the run as it was then; steps done
     "Back to the stable checkpoint, or to the beginning; from there with a smaller learning rate and other samples."
     out, old, stable = log.directory, running.learner, by_one(lambda: _intact_stable(log))
     config, done, recoveries = old.config, checkpoint_step(stable) if stable else 0, old.recoveries + 1
@@ -456,17 +460,30 @@ def _go_back(log: RunLog, running: Running, begin, origin: dict) -> tuple[Runnin
         if stable: _keep(out, done, running, origin)                                  # from here on, the recovery is recorded
         else: rotate_checkpoints(out, 0, config.keep_last, config.keep_best)
         log.rewind(done, keep_eval=not done, recoveries=recoveries)     # what was measured before the first step stands
-        log.say(f'{out}: recovery {recoveries} of {config.max_recoveries}: '
+        log.say(f'Step {step:4} | recovery {recoveries} of {config.max_recoveries}: '
                 f'back to {stable.name if stable else "the beginning"}, '
-                f'learning rate times {config.recovery_lr_factor**recoveries:g}, other samples')
+                f'learning rate times {config.recovery_lr_factor**recoveries:g}, other samples ({_reasons(signals)})')
     by_one(tidy)
     return running, done
 
 # %% ../../nbs/run/03_train.ipynb #2010e07c
+def _lost_format(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame], config: TrainConfig) -> list[Signal]: # at level act
+    "What the last update destroyed, which no step comes after to see: tasks whose answers could be read before the run, and cannot any more."
+    if config.reward_function or not (before and after): return []
+    was, now = (pd.concat(judged.values()).groupby('task').format_valid.mean() for judged in (before, after))
+    return [Signal(f'format {task}', now[task], 'act', f'share of held-out answers to {task} that can be read {now[task]:.3g} at the end, and before the run {was[task]:.3g}')
+            for task in was.index if was[task] >= config.format_warn and now[task] < was[task]/4]
+
+
+def _hopeless(running: Running, signals: list[Signal]) -> bool:
+    "Is no recovery left, or was there never anything to learn from?"
+    return (running.learner.recoveries >= running.learner.config.max_recoveries
+            or not running.monitor.learned and any((s.name, s.level) == ('tokens', 'act') for s in signals))
+
+
 def _give_up(out: Path, step: int, signals: list, recoveries: int):
     "Leave a post-mortem and raise HealthError."
-    bad = [s for s in signals if s.level == 'act']
-    sentence = f'step {step}: {"; ".join(s.sentence for s in bad)}, after {recoveries} recoveries'
+    sentence = f'step {step}: {_reasons(signals)}, after {recoveries} recoveries'
     told = dict(step=step, recoveries=recoveries, sentence=sentence,
                 signals=[asdict(s) for s in signals if s.name not in MACHINE])
     write_at_once(out/_POST_MORTEM[0], json.dumps(told, indent=1) + '\n')
@@ -500,6 +517,7 @@ def train(
     config = _with_reward(config, scorer)
     if watch and not callable(watch): raise ValueError('watch must be a function, such as report.live.Live(); rookworld_nb.train takes True')
     with joined(pick_device(config.device)):
+        check_choices(asdict(config) | dict(resume=resume, allow_config_change=allow_config_change))
         out = together(lambda: reopen_run(resume, config, allow_config_change)) if resume else None
         if out and is_complete(out, config): return out
         if out: config = replace(config, output_dir=TrainConfig.from_json((out/'config.json').read_text('utf-8')).output_dir)   # the run stays where it is
@@ -541,7 +559,10 @@ def _same_origin(config, model):
 # %% ../../nbs/run/03_train.ipynb #47ef49ac
 def _step(running: Running, log: RunLog, step: int) -> list: # signals
     "One step: train, judge, write the row."
+    device = running.learner.model.wte.weight.device
+    gpu_peak_gb(device)       # of what was before
     row, samples = _scored(running, step)
+    row['memory_gpu_gb'] = gpu_peak_gb(device)
     return by_one(lambda: _note(running, log, step, row, samples))
 
 
@@ -554,8 +575,16 @@ def _note(running, log, step, row, samples):
     log.append('completions', samples)
     log.say(_step_line(row))
     for s in running.monitor.news(signals):
-        log.say(f'step {step}: {dict(ok="well again", warn="warning", act="not well")[s.level]}: {s.sentence}')
+        log.say(f'Step {step:4} | {dict(ok="well again", warn="warning", act="not well")[s.level]}: {s.sentence}')
     return signals
+
+
+def _attempt(running, log, step, keep):
+    "A step; when a reward of one's own fails, what was done before it is saved."
+    try: return _step(running, log, step)
+    except RewardError:
+        by_one(lambda: keep(step - 1, step > 1 and step - 1 not in map(checkpoint_step, list_checkpoints(log.directory))))
+        raise
 
 
 def _scored(running, step):
@@ -571,7 +600,7 @@ def _scored(running, step):
 def _repeat(running, begin, held_out, log, done, origin):
     "Evaluate, train, evaluate, compare; finished parts are skipped."
     config, out, rows = running.learner.config, log.directory, _apart(held_out)
-    parts = [_part(r) for r in rows]
+    parts, asked = [_part(r) for r in rows], False
 
     def keep(step, saving):
         _name_stable(out, step, running.monitor, saving)
@@ -587,32 +616,33 @@ def _repeat(running, begin, held_out, log, done, origin):
         if not before or any((row['step'], row['decoding']) == (step, 'check') for row in read_rows(out/'eval.jsonl')): return
         began, was = time.perf_counter(), _parts_of(before, parts)
         asked = [[some[i] for i in part] for some, part in zip(rows, parts)]
-        judged, probes = (_unsliced(judge_rows(running.learner.model, running.learner.tokenizer, some, limits=config.token_limits)) if some else None
-                          for some in asked)   # not at once: the steps before it are not saved
+        judged, probes = (_unsliced(judge_rows(running.learner.model, running.learner.tokenizer, some, limits=config.token_limits)) if some else None for some in asked)   # not at once: the steps before it are not saved
         judged = _note_check(log, step, judged, probes)
         log.say(_check_line(step, was[0], judged, time.perf_counter() - began, None if probes is None else (was[1], probes)))
+
+    def finish():
+        "The last evaluation and the comparison; signals when the model can be used no more."
+        after = measure(config.max_steps)
+        if lost := _lost_format(before, after, config): return lost
+        write_at_once(out/'comparison.json', _compare_runs(before, after, held_out))
 
     with (Interrupt(repeated=world() > 1) as interrupt, _kept(out), _shown(log),
           tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=rank() > 0 or None) as bar):
         before, step = by_one(lambda: _before(out, done, lambda: measure(0, _starting_model(config) if done else None))), done
         if not done: by_one(lambda: log.say(_legend(config)))
         if done < config.max_steps: fit_into_memory(running.learner, running.source, out, log.say)
-        while step < config.max_steps:
-            if _evaluation_due(step, config): by_one(lambda: measure(step))
-            if _check_due(step, config): by_one(lambda: check(step))
-            step += 1
-            try: signals, asked = _step(running, log, step), any(everywhere(lambda: interrupt.asked))
-            except RewardError:
-                by_one(lambda: keep(step - 1, step > 1 and step - 1 not in map(checkpoint_step, list_checkpoints(out))))
-                raise
-            if worst(signals) == LEVELS.index('act'):
-                if running.learner.recoveries >= config.max_recoveries:
-                    by_one(lambda: _give_up(out, step, signals, running.learner.recoveries))
-                running, step = _go_back(log, running, begin, origin)
+        while step < config.max_steps or (signals := by_one(finish)):
+            if not (ended := step == config.max_steps):     # what the last update did, `finish` has seen
+                if _evaluation_due(step, config): by_one(lambda: measure(step))
+                if _check_due(step, config): by_one(lambda: check(step))
+                step += 1
+                signals, asked = _attempt(running, log, step, keep), any(everywhere(lambda: interrupt.asked))
+            if ended or worst(signals) == LEVELS.index('act'):
+                if by_one(lambda: _hopeless(running, signals)): by_one(lambda: _give_up(out, step, signals, running.learner.recoveries))
+                running, step = _go_back(log, running, begin, origin, step, signals)
             else:
                 saving = asked or step == config.max_steps or step % config.save_every == 0 or _evaluation_due(step, config)
                 by_one(lambda: keep(step, saving))
             bar.update(step - bar.n)
             if log.watch: log.watch(out, False)
             if asked: raise KeyboardInterrupt(f'saved at step {step}')
-        by_one(lambda: write_at_once(out/'comparison.json', _compare_runs(before, measure(config.max_steps), held_out)))
