@@ -38,7 +38,7 @@ from .checkpoint import (CheckpointError, check_origin, checkpoint_step, choices
                                          list_checkpoints, load_checkpoint, mark_stable, model_sha256, only_writer, origin_of,
                                          reopen_run, rotate_checkpoints, save_checkpoint, seed_generators,
                                          stable_checkpoint, starting_point, verify_checkpoint)
-from .health import LEVELS, MACHINE, HealthError, HealthMonitor, Signal, process_memory_gb, worst
+from .health import LEVELS, MACHINE, HealthError, HealthMonitor, Signal, process_memory_gb, remedy, worst
 from .memory import fit_into_memory, gpu_peak_gb, keep_memory
 
 # %% ../../nbs/run/03_train.ipynb #0da3cf02
@@ -575,7 +575,7 @@ def _note(running, log, step, row, samples):
     log.append('completions', samples)
     log.say(_step_line(row))
     for s in running.monitor.news(signals):
-        log.say(f'Step {step:4} | {dict(ok="well again", warn="warning", act="not well")[s.level]}: {s.sentence}')
+        log.say(f'Step {step:4} | {dict(ok="well again", warn="warning", act="not well")[s.level]}: {s.sentence}{remedy(s)}')
     return signals
 
 
