@@ -56,6 +56,7 @@ def test_the_terminal_goes_away(data, tmp_path, monkeypatch):
     pid, terminal = pty.fork()
     if not pid:
         code = 1
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)    # these tests may run under nohup
         try: code = cli.train_command([*CHOICES, '--data', str(data), '--output_dir', 'run', '--max_steps', '1000'])
         finally: os._exit(code)
     wait_until(lambda: select.select([terminal], [], [], 0.1)[0] and os.read(terminal, 10_000) is None or (file := tmp_path/'run/metrics.jsonl').exists() and file.stat().st_size)
