@@ -36,6 +36,14 @@ def dies(at):
     with patch.object(train, '_keep', lambda out, step, *rest: die() if step == at else keep(out, step, *rest)): yield
 
 
+def test_prompts_that_the_rules_make(tmp_path):
+    "The default has no rows to look at; looking at its prompts does not take them."
+    args = [*CHOICES, '--data', 'unlabelled', '--check_every', 0, '--output_dir']
+    for size in ('auto', 32): assert in_child([*args, tmp_path/str(size), '--micro_batch_size', size], measured=False) == 0
+    assert json.loads((tmp_path/'auto/memory_profiles.json').read_text())['chosen'] == 32
+    assert contents(tmp_path/'auto')['completions.jsonl'] == contents(tmp_path/'32')['completions.jsonl']
+
+
 def test_a_run_that_measures_is_the_run_with_that_number(tmp_path):
     "Digit for digit, also when it is killed and goes on where there is more memory."
     args, auto, fixed = [*CHOICES, '--data', some_positions(tmp_path), '--output_dir'], tmp_path/'auto', tmp_path/'fixed'

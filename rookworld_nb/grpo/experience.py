@@ -131,6 +131,13 @@ class PromptSource(_Place):
                 self._number[out[-1].prompt()] = str(i)
         return out
 
+    def peek(self,
+        kind: str, # 'P' or 'A'
+        n: int,    # how many, at most
+    ) -> list[Example]: # rows in their order
+        "Some prompts of a task, without taking them."
+        return self.rows[kind][:n]
+
     def record(self,
         examples: list[Example], # P prompts from `take`
         rewards: Tensor,         # (P, G) float

@@ -110,6 +110,14 @@ class Mixture(_Shares):
             self.used[name] += 1
         return found
 
+    def peek(self,
+        task: str, # 'P' or 'A'
+        n: int,    # how many, at most
+    ) -> list[Example]: # as many of each kind, a block at most; visited positions come from these
+        "Some prompts of a task, without taking them."
+        streams = [s for name, s in self.streams.items() if name[0] == task and s is not self.visited]
+        return [s[i] for s in streams for i in range(min(n//len(streams), _BLOCK))]
+
     def record(self,
         examples: list[Example], # from `take`
         rewards: Tensor,         # (P, G) float

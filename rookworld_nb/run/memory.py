@@ -131,8 +131,8 @@ def _growth(work: Callable) -> float: # GB
 
 # %% ../../nbs/run/00_memory.ipynb #4800541e
 def _longest_prompt(source: PromptSource, tokenizer) -> int: # tokens
-    "Of the first rows of each task."
-    texts = [e.prompt(tokenizer.style) for kind in 'PA' for e in source.rows[kind][:2000]]
+    "Of some prompts of each task."
+    texts = [e.prompt(tokenizer.style) for kind in 'PA' for e in source.peek(kind, 2000)]
     return max(len(tokenizer.encode(text)) for text in sorted(texts, key=len)[-50:])
 
 
