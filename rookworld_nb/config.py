@@ -173,7 +173,7 @@ def _set_and_idle(config):
 
 
 def no_effect(
-    config: 'Config',    # any
+    config,              # any `Config`
     given: set[str],     # fields that somebody has set
 ) -> list[str]:          # one for each reason
     "Sentences about what was set and does nothing."

@@ -49,7 +49,7 @@ def bad(tmp_path, case):
         (tmp_path/'rows.csv').write_text('a,b\n1,2\n')
         return ['--data', tmp_path/'rows.csv'], "no column 'fen' (positions): found a, b"
     if case == 'vocabulary': return ['--model', make_model(tmp_path/'m', vocab_size=100), '--data', rows], '100'
-    if case == 'context': return ['--model', make_model(tmp_path/'m', n_positions=20), '--data', rows], 'the model reads 20 at most'
+    if case == 'context': return ['--model', make_model(tmp_path/'m', n_positions=20), '--data', rows], 'longer than the 20 tokens that the model reads'
     if case == 'output':
         (tmp_path/'file').write_text('')
         return ['--data', rows, '--output', tmp_path/'file'/'out'], 'file'

@@ -18,7 +18,7 @@ from rookworld_nb.names import ALIASES, ELSEWHERE
 from runs import some_positions, unmeasured
 
 # both groups of each step have a reward to learn from (seed)
-COMMON = dict(data='positions', seed=10, temperature=1.5, max_steps=2, max_refills=0, prompts_per_step=2, group_size=4, env_ratio=0.5, learning_rate=1e-3, warmup_steps=1, eval_prompts=2, log_completions=1, threads=1, kl_coef=0.0)
+COMMON = dict(data='positions', seed=10, temperature=1.5, env_temperature=1.5, max_steps=2, max_refills=0, prompts_per_step=2, group_size=4, env_ratio=0.5, learning_rate=1e-3, warmup_steps=1, eval_prompts=2, log_completions=1, threads=1, kl_coef=0.0)
 NEEDS = {  # what must be switched on for an option to be seen; whether it does anything at all, the configuration knows (`without_effect`)
     '': dict(max_steps=1), 'second': {}, 'kl': dict(kl_coef=0.1), 'steered': dict(max_steps=3, kl_coef=0.1, kl_controller='ziegler', kl_target=0.01, kl_horizon=20), 'value': dict(baseline='value'),
     'far': dict(max_steps=1, inner_steps=4, learning_rate=5e-3), 'normal': dict(normalize_rewards=True, ema_warmup_steps=0), 'again': dict(max_positions=4, difficulty_filter=True, max_steps=8)}

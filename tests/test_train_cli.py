@@ -42,7 +42,7 @@ def test_interrupted_after_a_step(number, data, tmp_path):
 
 
 def test_interrupted_in_the_first_evaluation(data, tmp_path):
-    ctrl_c = 'import signal, rookworld_nb.run.train as train\ntrain.judge_rows = lambda *args, **kw: signal.raise_signal(signal.SIGINT)'
+    ctrl_c = 'import signal, rookworld_nb.run.train as train\ntrain.judge_rows = train.judge_texts = lambda *args, **kw: signal.raise_signal(signal.SIGINT)'
     process = start('--data', data, '--output_dir', 'run', cwd=tmp_path, before=ctrl_c)
     _, err = process.communicate()
     assert process.returncode == 130, err

@@ -28,7 +28,7 @@ from runs import some_positions
 
 TOKENIZER = load_tokenizer('chess')
 ROWS = load_rows('positions', 0.5, 0, 'train', 40)[:]
-CONFIG = TrainConfig(data='positions', kl_coef=0.0, prompts_per_step=2, group_size=4, env_ratio=0.5, max_new_tokens=12, temperature=0.3, learning_rate=1e-2, warmup_steps=0, dynamic_sampling=False,
+CONFIG = TrainConfig(env_temperature=None, data='positions', kl_coef=0.0, prompts_per_step=2, group_size=4, env_ratio=0.5, max_new_tokens=12, temperature=0.3, learning_rate=1e-2, warmup_steps=0, dynamic_sampling=False,
                      mask_truncated=False, min_lr_ratio=1.0, grad_clip=1e9, threads=1, device='cpu')
 REWARDS = torch.tensor([[0.0, 0.1, 0.2, 0.3], [-0.3, 1.0, 0.4, 1.0]])   # two groups whose means and stds differ
 
@@ -326,10 +326,10 @@ def test_before_is_before_and_everybody_is_asked_alike(tmp_path):
     asked = []
     def answers(model, tokenizer, rows, temperature=0.0, seed=0, settings=None, limits=None, vocabulary=None):
         assert limits == dict(P=2, A=3)
-        asked.append((temperature, seed if temperature or settings else None, settings and {k: (s['temperature'], s['top_k']) for k, s in settings.items()}))
+        asked.append((seed, {k: (s['temperature'], s['top_k']) for k, s in settings.items()}))
         return evaluate.judge_texts(rows, [['?' if len(asked) <= 3 else r.completion()] for r in rows])
     with patch.object(training, 'judge_rows', answers): out = training.train(config)
-    assert asked == [(0.0, None, None), (1.0, 5, None), (0.0, 5, dict(P=(0.3, 4), A=(0.6, 4)))] * 2
+    assert asked == [(0, dict.fromkeys('PA', (0.0, 0))), (0, dict.fromkeys('PA', (1.0, 0))), (0, dict(P=(0.3, 4), A=(0.6, 4)))] * 2     # the same samples for every seed of a run
     rows = [r for r in json.loads((out/'comparison.json').read_text()) if (r['metric'], r['slice']) == ('reward', 'all')]
     assert len(rows) == 9 and {r['decoding'] for r in rows} == {'greedy', 'sampled', 'tempered'}
     for r in rows: assert r['before'] < 0 < r['after'] == 1 and r['difference'] == pytest.approx(1 - r['before']) and 0.1 < r['trivial'] < 0.5
@@ -355,7 +355,7 @@ def test_a_run_from_before_the_second_length_goes_on_as_it_was(tmp_path, tokens)
 def test_a_third_column_where_training_samples_otherwise(choices, third):
     log, row = SimpleNamespace(append=lambda name, rows: None), [ROWS[0]]
     with patch.object(training, 'judge_rows', lambda *args, **kw: evaluate.judge_texts(row, [['?']])):
-        assert ('tempered' in training.evaluate_run(None, TOKENIZER, row, log, 0, replace(CONFIG, **choices))) == third
+        assert ('tempered' in training.evaluate_run(None, TOKENIZER, row, log, 1, replace(CONFIG, **choices))) == third
 
 
 def test_held_out_prompts_are_the_same_for_every_seed(tmp_path):
