@@ -8,6 +8,7 @@ __all__ = ['FEN_FIELDS', 'METRICS', 'ENGINE_METRICS', 'LOGGED', 'wilson', 'boots
 # %% ../../nbs/measure/01_measures.ipynb #585c0c0f
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 import numpy as np
 from ..chess.tasks import OUTCOMES
 from ..reward.coherence import RULES_WEIGHTS
@@ -25,18 +26,26 @@ def wilson(
     return (0.0 if share == 0 else low), (1.0 if share == 1 else high)
 
 # %% ../../nbs/measure/01_measures.ipynb #e5d906aa
+@lru_cache(maxsize=64)
+def _resampled(n, resamples, seed):
+    "How often each of n rows is drawn, (resamples, n) uint8: the same for every table of n rows, so it is drawn once."
+    rng, counts = np.random.default_rng(seed), []
+    for start in range(0, resamples, 100):
+        k = min(100, resamples - start)
+        draws = rng.integers(n, size=(k, n)) + n*np.arange(k)[:, None]
+        counts.append(np.bincount(draws.ravel(), minlength=k*n).reshape(k, n).astype(np.uint8))     # nothing is drawn 256 times
+    return np.concatenate(counts)
+
+
 def bootstrap(
     values: np.ndarray,     # (n, m) float, nan where a metric does not apply
     resamples: int = 2000,  # draws
     seed: int = 0,          # same seed, same interval
 ) -> tuple[np.ndarray, np.ndarray]: # (m,) low and high ends of the 95 % interval of the column means
     "Percentile bootstrap of column means, over rows."
-    rng, n = np.random.default_rng(seed), len(values)
     valid, filled, means = (~np.isnan(values)).astype(float), np.nan_to_num(values), []
-    for start in range(0, resamples, 100):
-        k = min(100, resamples - start)
-        draws = rng.integers(n, size=(k, n)) + n*np.arange(k)[:, None]
-        counts = np.bincount(draws.ravel(), minlength=k*n).reshape(k, n).astype(float)
+    for counts in np.array_split(_resampled(len(values), resamples, seed), math.ceil(resamples/100)):
+        counts = counts.astype(float)
         with np.errstate(invalid='ignore'): means.append(counts @ filled / (counts @ valid))
     means = np.concatenate(means).round(12)   # equal values have equal means, whatever the order of the sum
     found = np.full((2, values.shape[1]), math.nan)

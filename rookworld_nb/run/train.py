@@ -165,7 +165,9 @@ def evaluate_run(
         return judge_rows(model, tokenizer, rows, settings=settings, limits=config.token_limits, vocabulary=ids)
 
     judged = dict(greedy=ask(rows, greedy), sampled=ask(rows, plain))
-    if ids is not None or trained != plain: judged['tempered'] = ask(rows, trained, ids)
+    if others := [i for i, e in enumerate(rows) if ids is not None or trained[e.kind] != plain[e.kind]]:      # the rest was sampled so already
+        tempered = ask([rows[i] for i in others], trained, ids)
+        judged['tempered'] = pd.concat([tempered.assign(index=others), judged['sampled'].drop(index=others)]).sort_values('index', ignore_index=True)
     if probes: judged['probes'] = _unsliced(ask(probes, greedy))
     for decoding, frame in judged.items():
         table = summarize(frame)
