@@ -353,9 +353,10 @@ def test_a_run_from_before_the_second_length_goes_on_as_it_was(tmp_path, tokens)
 
 @pytest.mark.parametrize('choices, third', [(dict(temperature=1.0), False), (dict(temperature=1.0, env_top_p=0.9), True), (dict(temperature=0.3, top_k=4), True), (dict(temperature=1.0, vocabulary='task'), True)])
 def test_a_third_column_where_training_samples_otherwise(choices, third):
-    log, row = SimpleNamespace(append=lambda name, rows: None), [ROWS[0]]
-    with patch.object(training, 'judge_rows', lambda *args, **kw: evaluate.judge_texts(row, [['?']])):
-        assert ('tempered' in training.evaluate_run(None, TOKENIZER, row, log, 1, replace(CONFIG, **choices))) == third
+    log, both = SimpleNamespace(append=lambda name, rows: None), [next(r for r in ROWS if r.kind == kind) for kind in 'PA']
+    with patch.object(training, 'judge_rows', lambda model, tokenizer, rows, **kw: evaluate.judge_texts(rows, [['?']]*len(rows))):
+        judged = training.evaluate_run(None, TOKENIZER, both, log, 1, replace(CONFIG, **choices))
+    assert ('tempered' in judged) == third and all(table['index'].tolist() == [0, 1] for table in judged.values())
 
 
 def test_held_out_prompts_are_the_same_for_every_seed(tmp_path):
