@@ -105,7 +105,8 @@ class Rejection(Arm):
         best = {(i, batch.rollouts.completions[i*c.group_size + k]) for i, row in enumerate(batch.rewards.tolist()) if min(row) < max(row)
                 for k, reward in enumerate(row) if reward == max(row)}
         encode = self.tokenizer.encode
-        self.imitate([TokenRow(encode(examples[i].prompt(self.tokenizer.style)), [*encode(text), self.tokenizer.eot]) for i, text in sorted(best)])
+        rows = [TokenRow(encode(examples[i].prompt(self.tokenizer.style)), [*encode(text), self.tokenizer.eot]) for i, text in sorted(best)]
+        self.imitate([r for r in rows if len(r.prompt) + len(r.completion) <= self.model.config.n_positions])      # an answer that ran on may not fit
 
 
 ARMS = dict(grpo=Grpo, answers=Answers, labels=Labels, rejection=Rejection)
