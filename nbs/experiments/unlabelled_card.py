@@ -30,8 +30,8 @@ class Card:
     def lr(self): return self.rate*min(1, self.steps/10)
 
     def imitate(self, rows):
-        if not rows: return
-        rows = TokenRows(rows)
+        rows = TokenRows(r for r in rows if len(r.prompt) + len(r.completion) <= self.model.config.n_positions)
+        if not len(rows): return
         for group in self.optimizer.param_groups: group['lr'] = self.lr()
         self.optimizer.zero_grad()
         completion_loss(self.model, rows.batch(torch.arange(len(rows))).to(self.config.device)).backward()

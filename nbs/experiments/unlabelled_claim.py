@@ -55,9 +55,9 @@ class Arm:
     def prepare(self): self.optimizer = grpo_step.make_optimizer(list(self.model.parameters()), self.config)
 
     def imitate(self, rows):
-        "One step of supervision on tokenised rows."
-        if not rows: return
-        rows = TokenRows(rows)
+        "One step of supervision on tokenised rows, but for those that are too long for the model."
+        rows = TokenRows(r for r in rows if len(r.prompt) + len(r.completion) <= self.model.config.n_positions)
+        if not len(rows): return
         for group in self.optimizer.param_groups: group['lr'] = self.lr()
         self.optimizer.zero_grad()
         completion_loss(self.model, rows.batch(torch.arange(len(rows)))).backward()
@@ -105,8 +105,7 @@ class Rejection(Arm):
         best = {(i, batch.rollouts.completions[i*c.group_size + k]) for i, row in enumerate(batch.rewards.tolist()) if min(row) < max(row)
                 for k, reward in enumerate(row) if reward == max(row)}
         encode = self.tokenizer.encode
-        rows = [TokenRow(encode(examples[i].prompt(self.tokenizer.style)), [*encode(text), self.tokenizer.eot]) for i, text in sorted(best)]
-        self.imitate([r for r in rows if len(r.prompt) + len(r.completion) <= self.model.config.n_positions])      # an answer that ran on may not fit
+        self.imitate([TokenRow(encode(examples[i].prompt(self.tokenizer.style)), [*encode(text), self.tokenizer.eot]) for i, text in sorted(best)])
 
 
 ARMS = dict(grpo=Grpo, answers=Answers, labels=Labels, rejection=Rejection)
