@@ -1,5 +1,6 @@
 """The arms of the claim side by side on one card: does the gain go on with more work, and at what cost? `python unlabelled_card.py PLAN.toml OUT train` trains every arm and seed of the plan at the same time
-and keeps the averaged weights at each budget, in OUT/models; `... measure` asks them the claim's questions, one CPU thread each, and writes OUT/*.json."""
+and keeps the averaged weights at each budget, in OUT/models; `... measure` asks them the claim's questions, one CPU thread each, and writes OUT/*.json;
+`... table` compares them with the start, with intervals over seeds and prompts, in OUT/table.csv."""
 import argparse
 import copy
 import json
@@ -11,6 +12,8 @@ import tomllib
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+import numpy as np
+import pandas as pd
 import torch
 import unlabelled_claim as claim
 from rookworld_nb.config import TrainConfig
@@ -63,16 +66,31 @@ def measure_one(model, n):
     return claim.measured(*load_model(str(model)), n)
 
 
+def table(out):
+    runs = pd.DataFrame([json.loads(f.read_text()) for f in sorted(out.glob('*-*-*.json'))])
+    start, rng, found = runs[runs.arm == 'start'].measured.iloc[0], np.random.default_rng(0), []
+    for (arm, budget), part in runs[runs.arm != 'start'].groupby(['arm', 'budget']):
+        for measure, before in start.items():
+            change = np.array([r[measure] for r in part.measured]) - np.array(before)       # (seeds, prompts)
+            k, n = change.shape
+            draws = [np.nanmean(change[rng.integers(k, size=k)][:, rng.integers(n, size=n)]) for _ in range(2000)]
+            each = np.nanmean(change, 1)
+            found.append(dict(arm=arm, budget=budget, steps=part.steps.mean(), seeds=k, n=n, measure=measure, start=np.nanmean(before), after=np.nanmean(before) + np.nanmean(change),
+                              low=np.quantile(draws, .025), high=np.quantile(draws, .975), least=each.min(), most=each.max()))
+    pd.DataFrame(found).round(5).to_csv(out/'table.csv', index=False, lineterminator='\n')
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('plan', type=Path)
     parser.add_argument('out', type=Path)
-    parser.add_argument('what', choices=['train', 'measure', 'one'])
+    parser.add_argument('what', choices=['train', 'measure', 'table', 'one'])
     parser.add_argument('run', nargs='*', help='one: arm, seed')
     told = parser.parse_args()
     plan, models = tomllib.loads(told.plan.read_text()), told.out/'models'
     models.mkdir(parents=True, exist_ok=True)
     if told.what == 'one': return train_one(plan, told.out, told.run[0], int(told.run[1]))
+    if told.what == 'table': return table(told.out)
     if told.what == 'train':
         alone = os.environ | dict(OMP_NUM_THREADS='1')
         started = [subprocess.Popen([sys.executable, __file__, str(told.plan), str(told.out), 'one', arm, str(seed)], env=alone, stdout=open(models/f'{arm}-{seed}.log', 'w'), stderr=subprocess.STDOUT)

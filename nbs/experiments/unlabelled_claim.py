@@ -112,7 +112,7 @@ ARMS = dict(grpo=Grpo, answers=Answers, labels=Labels, rejection=Rejection)
 
 
 def measured(model, tokenizer, n):
-    "Name -> list of what each held-out prompt scored, greedily."
+    "Name -> list of what each held-out prompt scored, greedily; not a number where an answer has no such value."
     asked = [e for name in ('people', 'armies') for e in probe_rows(name, 3*n) if e.source != 'people, history 9']
     asked += [e for e in probe_rows('policy', 3*n) if e.source in ('people', 'armies', 'deep')] + [e for e in probe_rows('ends', n) if e.source.split(',')[0] in ('quiet', 'check', 'mate')]
     asked += [e for e in probe_rows('games', n) if e.source.startswith('promotions')]
@@ -120,7 +120,7 @@ def measured(model, tokenizer, n):
     asked += [replace(e, source='shipped') for kind, k in dict(P=10*n, A=4*n).items() for e in shipped.of_kind(kind)[:k]]
     judged = judge_rows(model, tokenizer, asked, limits=dict(P=60, A=100))
     wanted = dict(A=['exact'], P=['coherence', 'best_move', 'top5_overlap', 'eval_error'])
-    return {f'{task} {metric} {source}': part[metric].dropna().round(5).tolist() for task, metrics in wanted.items() for metric in metrics
+    return {f'{task} {metric} {source}': part[metric].astype(float).round(5).tolist() for task, metrics in wanted.items() for metric in metrics
             for source, part in judged[judged.task == task].groupby('source') if part[metric].notna().any() and (source == 'shipped' or metric in ('exact', 'coherence'))}
 
 
@@ -136,7 +136,7 @@ def one(plan, out, name, rate, seed):
     print(file.name, arm and (arm.steps, round(arm.spent)), flush=True)
 
 
-def mean(run, name): return float(np.mean(run['measured'][name]))
+def mean(run, name): return float(np.nanmean(run['measured'][name]))
 
 
 def chosen(plan, runs, start):
@@ -164,9 +164,9 @@ def verdict(plan, out):
             theirs = table(other, measure)
             differences = ours - theirs                       # (seeds, prompts)
             k, n = differences.shape
-            draws = np.array([differences[rng.integers(k, size=k)][:, rng.integers(n, size=n)].mean() for _ in range(4000)])
+            draws = np.array([np.nanmean(differences[rng.integers(k, size=k)][:, rng.integers(n, size=n)]) for _ in range(4000)])
             p = min(1, 2*(1 + min((draws <= 0).sum(), (draws >= 0).sum())) / (len(draws) + 1))
-            found.append(dict(measure=measure, control=other, start=mean(start, measure), grpo=ours.mean(), other=theirs.mean(), difference=differences.mean(),
+            found.append(dict(measure=measure, control=other, start=mean(start, measure), grpo=np.nanmean(ours), other=np.nanmean(theirs), difference=np.nanmean(differences),
                               low=np.quantile(draws, .025), high=np.quantile(draws, .975), p=p, seeds=k, n=n, grpo_rate=rates['grpo'], other_rate=rates[other]))
     found = pd.DataFrame(found)
     tested = found.measure.isin(plan['primaries'])
