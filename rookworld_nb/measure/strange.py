@@ -7,8 +7,9 @@ __all__ = ['STRANGE', 'Strange', 'strange_positions', 'judge_by_rules', 'visited
 
 # %% ../../nbs/measure/06_strange.ipynb #e521ad46
 import hashlib
+import importlib.resources
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 import chess
@@ -21,44 +22,16 @@ from ..lm.generate import generate
 from .measures import bootstrap
 from ..reward.coherence import is_coherent
 
-# %% ../../nbs/measure/06_strange.ipynb #9cf09ad5
-def _playable(board):
-    "Has somebody a move here, in a possible position?"
-    return board.is_valid() and not board.is_game_over()
-
-
-def _chess960(rng):
-    while True:
-        start = rng.choice([n for n in range(960) if n != 518])   # 518 is the usual one
-        board = chess.Board(chess.Board.from_chess960_pos(start).fen())
-        board.castling_rights = chess.BB_EMPTY
-        for _ in range(rng.randint(2, 10)):
-            if moves := list(board.legal_moves): board.push(rng.choice(moves))
-        yield board
-
-
-def _armies(rng):
-    while True:
-        board = chess.Board(None)
-        squares = iter(rng.sample(chess.SQUARES, 64))
-        men = ['k', 'K', *(rng.choice('pppnbrq') for _ in range(rng.randint(1, 14))), *(rng.choice('PPPNBRQ') for _ in range(rng.randint(1, 14)))]
-        for man, square in zip(men, squares):
-            if man in 'pP' and chess.square_rank(square) in (0, 7): continue
-            board.set_piece_at(square, chess.Piece.from_symbol(man))
-        board.turn, board.halfmove_clock, board.fullmove_number = rng.random() < 0.5, rng.randint(0, 30), rng.randint(20, 80)
-        yield board
-
 # %% ../../nbs/measure/06_strange.ipynb #c8284810
 @dataclass(frozen=True)
 class Strange:
     "A fixed list of positions without labels."
     meaning: str   # what they are
-    draw: Callable # random.Random -> endless boards
     sha256: str    # of the 2,000 FENs, one a line
 
 STRANGE = {
-    'chess960': Strange('shuffled first ranks, 2 to 10 random half-moves later', _chess960, 'b80cba888b0897e20f735bf26abe8b3ed9d499467268377de27a0b5f7e6883bf'),
-    'armies': Strange('random material on random squares', _armies, '254ae9d521a44e09a088583ee49c3931dc853750b258adf607ff12fe84dc6d6e')}
+    'chess960': Strange('shuffled first ranks, 2 to 10 random half-moves later', 'b80cba888b0897e20f735bf26abe8b3ed9d499467268377de27a0b5f7e6883bf'),
+    'armies': Strange('random material on random squares', '254ae9d521a44e09a088583ee49c3931dc853750b258adf607ff12fe84dc6d6e')}
 
 @lru_cache(2)
 def strange_positions(
@@ -66,10 +39,8 @@ def strange_positions(
 ) -> tuple[str, ...]:    # 2,000 FENs, no position twice, each with a legal move
     "The positions of a set. Raises ValueError when their checksum has changed."
     if name not in STRANGE: raise ValueError(f'unknown positions {name!r}: expected one of {", ".join(STRANGE)}')
-    found, boards = {}, STRANGE[name].draw(random.Random(name))
-    while len(found) < 2000:
-        if _playable(board := next(boards)): found.setdefault(position_key(fen := board.fen()), fen)
-    fens = tuple(found.values())
+    lines = (importlib.resources.files('rookworld_nb')/'assets'/'strange.txt').read_text('utf-8').splitlines()
+    fens = tuple(line.removeprefix(f'{name}|') for line in lines if line.startswith(f'{name}|'))
     if (sha := hashlib.sha256('\n'.join(fens).encode()).hexdigest()) != STRANGE[name].sha256:
         raise ValueError(f'positions {name!r} have changed, so results are not comparable: sha256 {sha[:12]}…, not {STRANGE[name].sha256[:12]}…')
     return fens
