@@ -8,26 +8,79 @@ __all__ = ['POSITIONS', 'MOVE_KINDS', 'random_move', 'walks', 'checks_and_mates'
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #5aaaef72
 import random
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 import chess
 from .tasks import PolicyTask
 from .positions import position_hash, split_of
 from .dataset import Example, env_example
 from .synthetic import REASONS, game_phase, refused_moves
 
-# %% ../../nbs/chess/09_unlabelled.ipynb #27948c83
+# %% ../../nbs/chess/09_unlabelled.ipynb #592eb2b0
+def _attacks(board):
+    "{square: what the man there attacks}, for the men of the side to move that are no pawns."
+    men = [*chess.scan_reversed(board.occupied_co[board.turn] & ~board.pawns)]
+    return dict(zip(men, map(board.attacks_mask, men)))
+
+
+def _pawn_attacks(pawns, colour):
+    "All squares that some pawns attack."
+    left, right = pawns & ~chess.BB_FILE_A, pawns & ~chess.BB_FILE_H
+    return left << 7 | right << 9 if colour else left >> 9 | right >> 7
+
+
+_PATHS = ((chess.BB_H1, chess.BB_F1 | chess.BB_G1), (chess.BB_A1, chess.BB_B1 | chess.BB_C1 | chess.BB_D1),
+          (chess.BB_H8, chess.BB_F8 | chess.BB_G8), (chess.BB_A8, chess.BB_B8 | chess.BB_C8 | chess.BB_D8))
+
+def _castlings(board):
+    "The moves; the rules are asked only where nobody stands between king and rook."
+    rights = board.castling_rights & (chess.BB_RANK_1 if board.turn else chess.BB_RANK_8)
+    for rook, path in _PATHS:
+        if rights & rook and not path & board.occupied: return list(board.generate_castling_moves())
+    return []
+
+# %% ../../nbs/chess/09_unlabelled.ipynb #d7549c7b
+def _targets(board, attacks):
+    "The pseudo-legal moves in the order of python-chess: squares and what can be reached from each; at the end what pawns reach by one step and by two; some more moves."
+    turn, own = board.turn, board.occupied_co[board.turn]
+    pawns, free, starts = board.pawns & own, ~own, [*attacks]
+    reached = [seen & free for seen in attacks.values()]
+    for move in _castlings(board) if board.castling_rights else ():
+        starts.append(move.from_square)
+        reached.append(1 << move.to_square)
+    if board.ep_square is not None or pawns & (chess.BB_RANK_7 if turn else chess.BB_RANK_2):
+        return starts, [*reached, 0, 0], list(board.generate_pseudo_legal_moves(pawns))
+    empty, enemies = chess.BB_ALL & ~board.occupied, board.occupied_co[not turn]
+    for square in chess.scan_reversed(pawns & _pawn_attacks(enemies, not turn)):
+        starts.append(square)
+        reached.append(chess.BB_PAWN_ATTACKS[turn][square] & enemies)
+    once = (pawns << 8 if turn else pawns >> 8) & empty
+    twice = ((once & chess.BB_RANK_3) << 8 if turn else (once & chess.BB_RANK_6) >> 8) & empty
+    return starts, [*reached, once, twice], []
+
+
 def random_move(
     board: chess.Board, # the position
     rng: random.Random, # source of the choice
+    attacks: dict[int, int]|None = None, # {square: squares attacked from there, as bits}, where that is known
 ) -> chess.Move|None:   # None where nobody can move
     "A legal move, each equally likely."
-    moves = list(board.generate_pseudo_legal_moves())
-    while moves:
-        if board.is_legal(move := moves.pop(rng.randrange(len(moves)))): return move
+    starts, reached, more = _targets(board, _attacks(board) if attacks is None else attacks)
+    ends = [*accumulate(map(int.bit_count, reached))]
+    left = [*range(ends[-1] + len(more))]
+    while left:
+        n = left.pop(rng.randrange(len(left)))
+        if n < ends[-1]:
+            squares = reached[at := bisect(ends, n)]
+            for _ in range(n - ends[at-1] if at else n): squares ^= 1 << squares.bit_length() - 1
+            to = squares.bit_length() - 1
+            move = chess.Move(starts[at] if at < len(starts) else to + (-8 if board.turn else 8)*(at - len(starts) + 1), to)
+        else: move = more[n - ends[-1]]
+        if not board.is_into_check(move): return move
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #c2fc78cc
 def _game(rng, least, most):
@@ -68,27 +121,42 @@ POSITIONS = {
     'armies': _Kind(partial(_composed, most=14), 10),
     'endings': _Kind(partial(_composed, most=3), 10)}
 
-def walks(
-    kinds: tuple[str, ...], # names of `POSITIONS`
-    rng: random.Random,     # source of every choice
-) -> Iterator[chess.Board]: # with the moves that led there; each is gone when the next is asked for
-    "Positions along random play, in which the game is not over; without end."
+def _walks(kinds, rng):
+    "Of `walks`, each with its `_attacks`."
     while True:
         kind = POSITIONS[rng.choice(kinds)]
         board = kind.start(rng)
         if not board.move_stack and not board.is_valid(): continue
         for _ in range(kind.plies):
-            if board.halfmove_clock > 148 or board.is_insufficient_material() or not (move := random_move(board, rng)): break
-            yield board
+            if board.halfmove_clock > 148 or board.is_insufficient_material(): break
+            if not (move := random_move(board, rng, attacks := _attacks(board))): break
+            yield board, attacks
             board.push(move)
 
+
+def walks(
+    kinds: tuple[str, ...], # names of `POSITIONS`
+    rng: random.Random,     # source of every choice
+) -> Iterator[chess.Board]: # with the moves that led there; each is gone when the next is asked for
+    "Positions along random play, in which the game is not over; without end."
+    return (board for board, _ in _walks(kinds, rng))
+
 # %% ../../nbs/chess/09_unlabelled.ipynb #2d50ff12
+def _diagonal(square, occupied):
+    "What a bishop sees."
+    return chess.BB_DIAG_ATTACKS[square][chess.BB_DIAG_MASKS[square] & occupied]
+
+
+def _straight(square, occupied):
+    "What a rook sees."
+    return (chess.BB_RANK_ATTACKS[square][chess.BB_RANK_MASKS[square] & occupied]
+            | chess.BB_FILE_ATTACKS[square][chess.BB_FILE_MASKS[square] & occupied])
+
+
 def _may_check(board):
     "Pseudo-legal moves, among them all that give check."
     king, own = board.king(not board.turn), board.occupied_co[board.turn]
-    diagonal = chess.BB_DIAG_ATTACKS[king][chess.BB_DIAG_MASKS[king] & board.occupied]
-    straight = (chess.BB_RANK_ATTACKS[king][chess.BB_RANK_MASKS[king] & board.occupied]
-                | chess.BB_FILE_ATTACKS[king][chess.BB_FILE_MASKS[king] & board.occupied])
+    diagonal, straight = _diagonal(king, board.occupied), _straight(king, board.occupied)
     pawn = chess.BB_PAWN_ATTACKS[not board.turn][king] | chess.BB_RANK_1 | chess.BB_RANK_8
     seen_from = [(board.knights, chess.BB_KNIGHT_ATTACKS[king]), (board.bishops, diagonal), (board.rooks, straight),
                  (board.queens, diagonal | straight), (board.pawns, pawn)]
@@ -107,11 +175,75 @@ def checks_and_mates(
     "The legal moves that give check."
     checks, mates = [], []
     for move in _may_check(board):
-        if not board.gives_check(move) or not board.is_legal(move): continue
         board.push(move)
-        (checks if any(board.generate_legal_moves()) else mates).append(move)
+        if board.is_check() and not board.was_into_check(): (checks if any(board.generate_legal_moves()) else mates).append(move)
         board.pop()
     return checks, mates
+
+# %% ../../nbs/chess/09_unlabelled.ipynb #b3da9f8a
+_PAWN_WAYS = [[chess.BB_PAWN_ATTACKS[colour][s] | sum(1 << t for t in (s + step, s + 2*step) if 0 <= t < 64) for s in chess.SQUARES]
+              for colour, step in ((chess.BLACK, -8), (chess.WHITE, 8))]
+_PAWNS_NEAR = [[sum(1 << s for s in chess.SQUARES if _PAWN_WAYS[colour][s] & chess.BB_PAWN_ATTACKS[not colour][king]) for king in chess.SQUARES]
+               for colour in (chess.BLACK, chess.WHITE)]     # pawns that may give check by one move
+
+def _may_give_check(board, attacks, king):
+    "Men, each with squares: the moves that give check are among these, but for castling and en passant."
+    turn, own, occupied = board.turn, board.occupied_co[board.turn], board.occupied
+    diagonal, straight, found, uncover = _diagonal(king, occupied), _straight(king, occupied), [], 0
+    diagonals, straights, pawns = board.bishops | board.queens, board.rooks | board.queens, board.pawns & own
+    if between := (diagonal | straight) & own:
+        beyond = _diagonal(king, occupied ^ between) & ~diagonal & diagonals | _straight(king, occupied ^ between) & ~straight & straights
+        for slider in chess.scan_reversed(beyond & own): uncover |= chess.between(king, slider) & between
+    for square, seen in attacks.items():
+        man = 1 << square
+        if not man & uncover:
+            if man & board.knights: seen &= chess.BB_KNIGHT_ATTACKS[king]
+            else: seen &= (diagonal if man & diagonals else 0) | (straight if man & straights else 0)
+        if seen := seen & ~own: found.append((square, seen))
+    anywhere = uncover | (chess.BB_RANK_7 if turn else chess.BB_RANK_2)
+    for square in chess.scan_reversed(pawns & (_PAWNS_NEAR[turn][king] | anywhere)):
+        seen = chess.BB_ALL if 1 << square & anywhere else chess.BB_PAWN_ATTACKS[not turn][king]
+        found.append((square, seen & _PAWN_WAYS[turn][square] & ~own))
+    return found
+
+# %% ../../nbs/chess/09_unlabelled.ipynb #98a3a5a5
+def _seen_from(board, man, square, occupied):
+    "What a man attacks from another square; a pawn on its last rank as all that it may become."
+    promoted = man & board.pawns and 1 << square & (chess.BB_RANK_1 | chess.BB_RANK_8)
+    if promoted: return _diagonal(square, occupied) | _straight(square, occupied) | chess.BB_KNIGHT_ATTACKS[square]
+    if man & board.knights: return chess.BB_KNIGHT_ATTACKS[square]
+    if man & board.pawns: return chess.BB_PAWN_ATTACKS[board.turn][square]
+    if man & board.kings: return chess.BB_KING_ATTACKS[square]
+    return (0 if man & board.rooks else _diagonal(square, occupied)) | (0 if man & board.bishops else _straight(square, occupied))
+
+
+def _leaves_no_move(board, square, end):
+    "Does this move, if it can be played, leave the other side without a legal move?"
+    for promotion in (chess.QUEEN, chess.KNIGHT) if 1 << square & board.pawns and chess.square_rank(end) in (0, 7) else (None,):
+        if not board.is_pseudo_legal(move := chess.Move(square, end, promotion)): continue
+        board.push(move)
+        stuck = not board.was_into_check() and not any(board.generate_legal_moves())
+        board.pop()
+        if stuck: return True
+    return False
+
+
+def _may_mate(board, attacks):
+    "Is there perhaps a move that mates? Where not, there is none."
+    turn, king, pawns = board.turn, board.king(not board.turn), board.pawns & board.occupied_co[board.turn]
+    if board.ep_square is not None and chess.BB_PAWN_ATTACKS[not turn][board.ep_square] & pawns: return True
+    castled = chess.BB_FILE_D | chess.BB_FILE_F | (chess.BB_RANK_1 if turn else chess.BB_RANK_8)     # seen by the rook
+    if board.castling_rights and 1 << king & castled and _castlings(board): return True
+    if not (found := _may_give_check(board, attacks, king)): return False
+    flights = chess.BB_KING_ATTACKS[king] & ~board.occupied_co[not turn] & ~_pawn_attacks(pawns, turn)
+    for seen in attacks.values(): flights &= ~seen
+    for square, ends in found:
+        man, others = 1 << square, board.occupied & ~(1 << square | 1 << king)
+        left = flights and flights & ~(_diagonal(square, others) | _straight(square, others))
+        for end in chess.scan_reversed(ends):
+            if left and left & ~_seen_from(board, man, end, others | 1 << end): continue
+            if _leaves_no_move(board, square, end): return True
+    return False
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #a1f8b5d8
 def how_it_ends(
@@ -161,10 +293,11 @@ def _quiet(kinds, rng):
 
 def _mates(kinds, rng):
     elsewhere = deque(maxlen=20)       # checks in other positions
-    for board in walks(kinds, rng):
+    for board, attacks in _walks(kinds, rng):
+        if len(elsewhere) == elsewhere.maxlen and not _may_mate(board, attacks): continue
         checks, mates = checks_and_mates(board)
         if not mates:
-            if checks and len(elsewhere) < 20 and (move := _goes_on(board, checks, rng)): elsewhere.append((board.copy(), move.uci()))
+            if checks and len(elsewhere) < elsewhere.maxlen and (move := _goes_on(board, checks, rng)): elsewhere.append((board.copy(), move.uci()))
             continue
         here = [m for m in checks if not how_it_ends(board, m)]
         for mate in rng.sample(mates, min(2, len(mates))):
