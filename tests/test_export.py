@@ -53,6 +53,7 @@ def assert_same_to_transformers(directory, model, tokenizer, **how):
 
 
 def test_nano(tmp_path):
+    "As transformers 5.24.0 opens it, without code of ours."
     out = export_model(ExportConfig(run='nano', output=str(tmp_path/'nano')))
     model, tokenizer = load_model('nano')
     assert same_weights(model, load_model(out)[0])

@@ -235,6 +235,7 @@ def total(model): return sum(p.double().sum().item() for p in model.parameters()
 
 
 def test_a_private_repository_opens_with_its_token_which_stays_on_the_hub(hub, tmp_path):
+    "huggingface_hub 2.4.0 sends the token to no other host."
     model = small_model(tmp_path/'model', n_embd=64)
     hub.add('mine/model', tmp_path/'model', token=SECRET, revisions=('main', 'v1'))
     code, out, err = python(LOAD, 'mine/model@v1', cwd=tmp_path, env=environment(hub, tmp_path/'home', HF_TOKEN=SECRET))
@@ -245,6 +246,7 @@ def test_a_private_repository_opens_with_its_token_which_stays_on_the_hub(hub, t
 
 
 def test_a_cut_download_resumes(hub, tmp_path):
+    "huggingface_hub 2.4.0 goes on with the last whole part."
     model = small_model(tmp_path/'model', n_embd=640)
     weights = tmp_path/'model/model.safetensors'
     hub.add('house/resumed', tmp_path/'model')
@@ -257,6 +259,7 @@ def test_a_cut_download_resumes(hub, tmp_path):
 
 
 def test_patience_with_a_busy_hub(hub, tmp_path):
+    "huggingface_hub 2.4.0 waits as it is told."
     model = small_model(tmp_path/'model')
     hub.add('house/patient', tmp_path/'model')
     hub.fail('house/patient.*config.json', status=429, times=2, headers={'Retry-After': '0'})

@@ -166,6 +166,7 @@ def trl_step_seconds(day, theirs, examples, tokenizer, P, G, steps):
         from tokenizers import Tokenizer, models, pre_tokenizers
         from transformers import PreTrainedTokenizerFast, TrainerCallback
         from trl import GRPOConfig, GRPOTrainer
+        from rookworld_nb.apps.bridges import right_positions
     except Exception: return None
     words = Tokenizer(models.WordLevel({str(i): i for i in range(theirs.config.vocab_size)}, unk_token='0'))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -174,8 +175,8 @@ def trl_step_seconds(day, theirs, examples, tokenizer, P, G, steps):
     class Clock(TrainerCallback):
         def on_step_end(self, *_, **__): times.append(time.perf_counter())
     args = GRPOConfig(output_dir=str(day.out/'trl'), per_device_train_batch_size=P*G, num_generations=G, max_completion_length=day.tokens, max_steps=steps + 1, report_to=[], save_strategy='no',
-                      beta=0.0, temperature=1.0, top_k=0, loss_type='dr_grpo', use_cpu=not day.gpu, bf16=day.gpu, gradient_checkpointing=False, disable_tqdm=True, seed=SEED, logging_strategy='no')
-    trainer = GRPOTrainer(theirs, [lambda completions, **_: [float(len(c) % 7) for c in completions]], args, train_dataset=Dataset.from_dict(dict(prompt=rows*4)), processing_class=fast, callbacks=[Clock()])
+                      beta=0.0, temperature=1.0, top_k=0, loss_type='dr_grpo', scale_rewards='group', disable_dropout=True, use_cpu=not day.gpu, bf16=day.gpu, gradient_checkpointing=False, disable_tqdm=True, seed=SEED, logging_strategy='no')
+    trainer = GRPOTrainer(right_positions(theirs), [lambda completions, **_: [float(len(c) % 7) for c in completions]], args, train_dataset=Dataset.from_dict(dict(prompt=rows*4)), processing_class=fast, callbacks=[Clock()])
     trainer.train()
     return [b - a for a, b in zip(times, times[1:])]
 

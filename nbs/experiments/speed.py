@@ -172,14 +172,14 @@ def plain(part, P, G, T, micro=16):
 
 
 def trl(part, P, G, T):
-    "Steps of TRL's GRPOTrainer, the first two not measured."
+    "Steps of TRL's GRPOTrainer, the first two not measured. Its choices that change the work are written out: the loss and the advantages of `same_work`. Its model has the right positions (see the page of the bridges)."
     import tempfile
     import torch
     import warnings
     import transformers
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
-    from rookworld_nb.apps.bridges import prompt_dataset, reward_funcs, transformers_tokenizer
+    from rookworld_nb.apps.bridges import prompt_dataset, reward_funcs, right_positions, transformers_tokenizer
     warnings.simplefilter('ignore')
     transformers.logging.set_verbosity_error()
     model, tokenizer = shaped(part)
@@ -189,9 +189,9 @@ def trl(part, P, G, T):
         def on_step_end(self, *a, **k): marks.append((time.perf_counter(), time.process_time()))
     def drawn(completions, **_): return torch.rand(len(completions), generator=torch.Generator().manual_seed(0)).tolist()
     with tempfile.TemporaryDirectory() as place:
-        net, words = as_transformers(part, model, tokenizer, place), transformers_tokenizer(tokenizer)
+        net, words = right_positions(as_transformers(part, model, tokenizer, place)), transformers_tokenizer(tokenizer)
         config = GRPOConfig(output_dir=place, max_steps=STEPS[part] + 2, per_device_train_batch_size=min(16, P*G), gradient_accumulation_steps=max(1, P*G//16), num_generations=G, max_completion_length=T,
-                            temperature=HEAT[part], top_k=0, beta=0.0, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], logging_strategy='no', save_strategy='no',
+                            temperature=HEAT[part], top_k=0, beta=0.0, loss_type='dapo', scale_rewards='group', epsilon=0.2, epsilon_high=0.28, mask_truncated_completions=False, disable_dropout=True, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], logging_strategy='no', save_strategy='no',
                             disable_tqdm=True, dataloader_num_workers=0, learning_rate=1e-6,
                             generation_kwargs={} if part == 'nano' else dict(min_new_tokens=T))
         trainer = GRPOTrainer(net, reward_funcs() if part == 'nano' else drawn, config, train_dataset=prompt_dataset(questions(P)),
