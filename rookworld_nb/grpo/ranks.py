@@ -70,7 +70,8 @@ def _roll_call(
     except RuntimeError as e:
         place = ':'.join(os.environ[name] for name in ('MASTER_ADDR', 'MASTER_PORT'))
         raise RuntimeError(f'rank {here} of {world} did not find the others at {place} within {_COMING/60:g} minutes') from e
-    store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    attempt = max(store.add(f'starts {here}', 1), int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)) + 1)   # the latter counts those of this machine
+    store = dist.PrefixStore(f'attempt {attempt}', store)
     store.set(f'here {here}', '')
     while missing := [str(r) for r in range(world) if not store.check([f'here {r}'])]:
         if time.monotonic() > until: raise RuntimeError(f'rank {", ".join(missing)} of {world} did not come within {_COMING/60:g} minutes')
