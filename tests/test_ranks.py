@@ -1,5 +1,6 @@
 """Two processes make the run that one makes, to 1e-6; a killed one ends the run with one sentence, and any number of processes goes on with it.
-Most processes here are forked, with the environment that torchrun would give them; one run is torchrun's own. RANKS=all for every kind of run."""
+Most processes here are forked, with the environment that torchrun would give them; some runs are torchrun's own. RANKS=all for every kind of run.
+What torch and torchrun do was seen with torch 2.13.0 and gloo: after a restart its store has the old addresses; it kills 30 s after a signal; joining may wait for as long as a step."""
 import contextlib
 import json
 import os
@@ -7,16 +8,19 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 import pytest
+import torch.distributed as dist
 from unittest.mock import patch
 from safetensors.numpy import load_file
 from rookworld_nb.apps import cli
+from rookworld_nb.grpo import ranks as grpo_ranks
 from rookworld_nb.grpo.ranks import RankLost
 from rookworld_nb.lm.loader import load_model
 from rookworld_nb.lm.model import PRESETS
 from rookworld_nb.run import pretrain, train
-from runs import SECONDS, clean, end, in_child, some_positions, unmeasured, wait_until
+from runs import SECONDS, begin, clean, end, in_child, some_positions, unmeasured, wait_until
 
 STEPS = 5
 COMMON = [*'--model nano --max_steps 5 --group_size 4 --env_ratio 0.34 --learning_rate 5e-5 --kl_coef 0.6 --max_refills 4 --warmup_steps 2 --threads 1'.split(),
@@ -54,6 +58,14 @@ def begin_ranks(command, args, folder, prepared=contextlib.nullcontext, n=2):
 
 
 def ranks(*how, **more): return [end(pid) for pid in begin_ranks(*how, **more)]
+
+
+def torchrun(*args, n=2, options=(), **more):
+    "torchrun itself, as a process."
+    return subprocess.Popen([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', str(n), *options, '-m', 'rookworld_nb.apps.cli', *map(str, args)],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, **more)
+
+
 def errors(folder): return [(folder/f'err-{r}').read_text() for r in (0, 1)]
 
 
@@ -153,13 +165,15 @@ def test_a_run_that_is_not_well(data, tmp_path):
 
 
 REWARD = '''
-import os, signal
+import os, signal, time
 class Length:
-    "Longer is better; but rank 1 may fail, or die."
+    "Longer is better; but in step 4 of the first attempt a rank may fail, or die, and all may be slow."
     def score(self, examples, completions, step):
-        if step == 4 and os.environ.get('RANK') == '1':
-            if 'DIES' in os.environ: os.kill(os.getpid(), signal.SIGKILL)
-            if 'FAILS' in os.environ: raise RuntimeError('this is rank 1')
+        rank, again = os.environ.get('RANK', '0'), os.environ.get('TORCHELASTIC_RESTART_COUNT', '0') != '0'
+        if step == 4 and not again:
+            if 'SLOW' in os.environ: time.sleep(600)
+            if rank == os.environ.get('DIES'): os.kill(os.getpid(), signal.SIGKILL)
+            if rank == '1' and 'FAILS' in os.environ: raise RuntimeError('this is rank 1')
         return [len(set(text))/40 for text in completions]
 '''
 
@@ -169,24 +183,105 @@ def own(tmp_path_factory):
     "Arguments of a run with that reward, and where that run is when nobody disturbs it."
     folder = tmp_path_factory.mktemp('own')
     (folder/'length.py').write_text(REWARD)
-    args = [*COMMON, *'--prompts_per_step 3 --learning_rate 1e-6 --reward_function length:Length'.split(), '--data', some_positions(folder), '--output_dir']
+    args = [*COMMON, *'--prompts_per_step 3 --learning_rate 1e-6 --save_every 100 --reward_function length:Length'.split(), '--data', some_positions(folder), '--output_dir']
     with pytest.MonkeyPatch.context() as there:
         there.chdir(folder)
         assert in_child([*args, folder/'whole'], measured=False) == 0
         yield args, folder/'whole', folder
 
 
-def test_torchrun_with_a_rank_that_is_killed(own, tmp_path):
-    "In the middle of step 4: one sentence, and one process goes on from step 2."
+@pytest.fixture(scope='module')
+def of_two(own):
+    "The same, made by two ranks."
     args, whole, folder = own
-    done = subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', '2', '-m', 'rookworld_nb.apps.cli', 'train', *args, tmp_path/'run'],
-                          cwd=folder, env=clean(DIES='1'), capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.count('rookworld_train: ') == 1 and done.stderr.count(f'failed with {RankLost.__name__}: another process of this run has ended') == 1, done.stderr
-    assert f'go on with rookworld_train --resume {tmp_path/"run"}' in done.stderr and 'Traceback' not in done.stderr.split('rookworld_train: ')[0]
+    assert ranks(cli.train_command, [*args, folder/'two'], folder, unmeasured) == [0, 0], errors(folder)
+    return folder/'two'
+
+
+def check_bits(one, two): assert (one/'checkpoints'/f'step-{STEPS}'/'model.safetensors').read_bytes() == (two/'checkpoints'/f'step-{STEPS}'/'model.safetensors').read_bytes()
+
+
+@pytest.mark.parametrize('dies, n', [(1, 2), (0, 3)])
+def test_torchrun_with_a_rank_that_is_killed(own, tmp_path, dies, n):
+    "In the middle of step 4: one sentence by the lowest that lives. If rank 0 lives, one process goes on from step 3."
+    args, whole, folder = own
+    _, said = (done := torchrun('train', *args, tmp_path/'run', n=n, cwd=folder, env=clean(DIES=str(dies)))).communicate(timeout=SECONDS)
+    assert done.returncode == 1, said
+    assert said.count('rookworld_train: ') == 1 and said.count(f'failed with {RankLost.__name__}: another process of this run has ended') == 1, said
+    assert f'go on with rookworld_train --resume {tmp_path/"run"}' in said and 'Traceback' not in said.split('rookworld_train: ')[0]
+    assert (tmp_path/'run'/'checkpoints'/'step-3').is_dir() == (dies == 1)
     check_rows(rows(whole)[:3], rows(tmp_path/'run'))
+    if dies == 0: return
     assert in_child(['--resume', tmp_path/'run'], measured=False) == 0
     check_same(whole, tmp_path/'run')
+
+
+@pytest.mark.parametrize('named', [True, False][:2 if 'RANKS' in os.environ else 1])
+def test_torchrun_starts_the_ranks_again(own, of_two, tmp_path, named):
+    "They go on with their own run, and are found in spite of the old addresses."
+    args, _, folder = own
+    where = [tmp_path/'run'] if named else [tmp_path/'runs'/'mine-NNN']
+    out, said = (done := torchrun('train', *args, *where, options=['--max-restarts', '1'], cwd=folder, env=clean(DIES='1'))).communicate(timeout=SECONDS)
+    run = tmp_path/'run' if named else tmp_path/'runs'/'mine-001'
+    assert done.returncode == 0, said
+    assert f'{run}: goes on from step-3' in out and [r['step'] for r in rows(run)] == [1, 2, 3, 4, 5]
+    assert named or [p.name for p in (tmp_path/'runs').iterdir()] == ['mine-001']
+    check_bits(of_two, run)
+
+
+def test_a_run_that_gave_up_is_not_begun_again(data, tmp_path, monkeypatch):
+    (tmp_path/'post_mortem.json').touch()
+    monkeypatch.setattr(train, 'earlier_run', lambda: str(tmp_path))
+    assert in_child([*COMMON, *data], err=tmp_path/'err') == 2
+    assert f'{tmp_path} stopped with post_mortem.json: another attempt would end as the one before' in (tmp_path/'err').read_text()
+
+
+def test_torchrun_kills_in_a_long_step(own, of_two, tmp_path):
+    "A cluster's preemption: the steps before are saved, and two processes go on."
+    args, _, folder = own
+    process = torchrun('train', *args, tmp_path/'run', options=['--shutdown-timeout', '8'], cwd=folder, env=clean(SLOW='1'))
+    wait_until(lambda: (f := tmp_path/'run'/'metrics.jsonl').exists() and f.read_text().count('\n') == 3, process)
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=SECONDS)
+    assert 'stops after this step; torchrun waits for 30 s, or for its --shutdown-timeout' in said and said.count('step 3 is saved') == 1, said
+    assert ranks(cli.train_command, ['--resume', tmp_path/'run'], tmp_path, unmeasured) == [0, 0], errors(tmp_path)
+    check_bits(of_two, tmp_path/'run')
+
+
+def test_a_long_step_of_one_process(own, tmp_path, monkeypatch):
+    args, whole, _ = own
+    monkeypatch.setenv('SLOW', '1')
+    pid = begin([*args, tmp_path/'run'], err=tmp_path/'err', measured=False)
+    wait_until(lambda: (f := tmp_path/'run'/'metrics.jsonl').exists() and f.read_text().count('\n') == 3)
+    time.sleep(1)
+    os.kill(pid, signal.SIGTERM)
+    wait_until((tmp_path/'run'/'checkpoints'/'step-3').is_dir)
+    os.kill(pid, signal.SIGKILL)
+    assert end(pid) == -signal.SIGKILL
+    monkeypatch.delenv('SLOW')
+    assert in_child(['--resume', tmp_path/'run'], measured=False) == 0
+    check_bits(whole, tmp_path/'run')
+
+
+def test_a_run_that_is_on_one_machine_only(own, of_two, tmp_path):
+    "Rank 1 does not find it; rank 0, whose user looks there, says so."
+    def of_rank(args): return cli.train_command([*args, str(of_two if os.environ['RANK'] == '0' else tmp_path/'elsewhere')])
+    pids = begin_ranks(of_rank, ['--resume'], tmp_path)
+    try: wait_until(lambda: all(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) for pid in pids), seconds=60)
+    finally:
+        for pid in pids: os.kill(pid, signal.SIGKILL)
+    assert [end(pid) for pid in pids] == [2, 2]
+    assert errors(tmp_path) == [f'rookworld_train: rank 1: {tmp_path}/elsewhere is not a run directory: it has no config.json\n', '']
+
+
+def test_who_does_not_come_is_not_waited_for(data, tmp_path):
+    def of_rank(args):
+        if os.environ['RANK'] == '1': return 0
+        with patch.object(grpo_ranks, '_COMING', 3): return cli.train_command(args)
+    assert ranks(of_rank, [*COMMON, *data, '--output_dir', tmp_path/'run'], tmp_path) == [1, 0]
+    assert 'rookworld_train: failed with RuntimeError: rank 0 of 2 did not find the others at 127.0.0.1:' in errors(tmp_path)[0]
+    assert not (tmp_path/'run').exists()
 
 
 def test_an_error_on_one_rank_is_said_once(own, tmp_path, monkeypatch):
@@ -204,11 +299,21 @@ def test_an_error_on_one_rank_is_said_once(own, tmp_path, monkeypatch):
 
 
 def test_bad_usage_is_said_once(tmp_path):
-    assert ranks(cli.main, ['train', '--lr', '-1'], tmp_path) == [2, 2]
+    def joined_and_left(args): return 9 if cli.main(args) == 2 and dist.is_initialized() else 2     # an open group has ended in SIGABRT
+    assert ranks(joined_and_left, ['train', '--lr', '-1'], tmp_path) == [2, 2]
     assert errors(tmp_path) == ['rookworld_train: learning_rate must be above 0, not -1.0\n', '']
     assert ranks(cli.pretrain_command, ['--batch_size', '1', '--output_dir', tmp_path/'run'], tmp_path) == [2, 2]
     said = errors(tmp_path)
     assert said == ['rookworld_pretrain: batch_size 1 is less than a row for each of 2 processes\n', '']
+
+
+@pytest.mark.parametrize('command', [cli.eval_command, cli.data_command, cli.sweep_command, cli.report_command, cli.export_command, cli.uci_command])
+def test_a_command_that_is_one_process(tmp_path, command):
+    "torchrun $(which rookworld_eval) would write one output twice."
+    def alone(args): return command(args)
+    assert ranks(alone, [], tmp_path) == [2, 2]
+    said = errors(tmp_path)
+    assert 'this command is one process, and WORLD_SIZE is 2' in said[0] and said[0].count('\n') == 1 and said[1] == ''
 
 
 # ---- supervised
@@ -237,3 +342,29 @@ def test_supervised(tmp_path, optimizer, rate, workers):
     run('mixed', 2, '--max_steps', 3)
     run('mixed', 1, '--resume', tmp_path/'mixed')
     check_same(tmp_path/'one', tmp_path/'mixed', 1e-6)
+
+
+def test_a_long_supervised_step(tmp_path):
+    "It is killed after a signal; the steps before are saved, and the run goes on bit for bit."
+    some_positions(tmp_path)
+    args = [*f'--learning_rate 0.01 --workers 0 --data {tmp_path}/positions.parquet --preset small --device cpu --threads 1 --max_steps 5 --batch_size 9'.split(),
+            *'--block_rows 18 --warmup_steps 2 --decay_steps 0 --eval_prompts 2 --no_specials --save_every 100 --output_dir'.split()]
+    def run(*more): return ranks(cli.pretrain_command, more, tmp_path, small_and_exact, n=1)
+    assert run(*args, tmp_path/'whole') == [0]
+    @contextlib.contextmanager
+    def slow():
+        made = []
+        def step(*how, make=pretrain.supervised_step):
+            made.append(1)
+            if len(made) == 4: time.sleep(600)
+            return make(*how)
+        with small_and_exact(), patch.object(pretrain, 'supervised_step', step): yield
+    pid, = begin_ranks(cli.pretrain_command, [*args, tmp_path/'run'], tmp_path, slow, n=1)
+    wait_until(lambda: (f := tmp_path/'run'/'metrics.jsonl').exists() and f.read_text().count('\n') == 3)
+    time.sleep(1)
+    os.kill(pid, signal.SIGTERM)
+    wait_until((tmp_path/'run'/'checkpoints'/'step-3').is_dir)
+    os.kill(pid, signal.SIGKILL)
+    assert end(pid) == -signal.SIGKILL
+    assert run('--resume', tmp_path/'run') == [0], errors(tmp_path)
+    check_same(tmp_path/'whole', tmp_path/'run')     # weights of 64 bits, saved with 32

@@ -154,7 +154,7 @@ def _from_environment(cls, environ):
         if name in choices: own[name] = parse_value(choices[name], text)
         elif name in known: continue                     # of another command, even where it is an alias here
         elif name in ALIASES: others |= _from_alias(name, text, choices)
-        else: print(f'{key} is ignored: no command has an option {name!r}{in_other_words(name, choices)}', file=sys.stderr)
+        elif _rank() == 0: print(f'{key} is ignored: no command has an option {name!r}{in_other_words(name, choices)}', file=sys.stderr)
     return others | own
 
 
@@ -260,6 +260,17 @@ def _stop(number, frame):
     raise KeyboardInterrupt
 
 
+@contextlib.contextmanager
+def _processes(prog):
+    "Those of torchrun join, for a command that can be several; yields what all of them do, or none."
+    if 'WORLD_SIZE' not in os.environ: yield lambda work: work()
+    elif prog in ('rookworld_train', 'rookworld_pretrain'):
+        from rookworld_nb.grpo.ranks import joined, together
+        with joined(): yield together
+    elif int(os.environ['WORLD_SIZE']) == 1: yield lambda work: work()
+    else: raise ValueError(f'this command is one process, and WORLD_SIZE is {os.environ["WORLD_SIZE"]}: only rookworld_train and rookworld_pretrain can be several')
+
+
 def _print_anything():
     "Replace characters that the terminal cannot show, rather than fail on the first. (On stderr Python does so by itself.)"
     if isinstance(sys.stdout, io.TextIOWrapper): sys.stdout.reconfigure(errors='replace')
@@ -277,15 +288,21 @@ def _interruptible():
 
 # %% ../../nbs/apps/05_cli.ipynb #107cdfd2
 def _run_command(
-    work: Callable[[], object], # the command, ready to go
+    work: Callable[[Callable], object], # the command, ready to go; takes what all processes do, or none, see `ranks.together`
     prog: str,                  # its name, which opens every message
 ) -> int:                       # exit code: 0 done, 2 bad usage, 1 failed, 130 interrupted
     "Run a command and say in one line what went wrong, if anything did."
     _print_anything()
+    with _interruptible(): return _ended(work, prog)
+
+
+def _ended(work, prog):
+    "The exit code, once it is said what went wrong."
     try:
-        with _interruptible(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter('ignore', Notice)     # `read_config` has said it
-            try: work()
+            try:
+                with _processes(prog) as all_or_none: work(all_or_none)
             finally:
                 with while_read(): pass     # what still waits to be printed
     except KeyboardInterrupt as e: error, code, text = e, 130, 'interrupted' + f': {_sentence(e)}' * bool(e.args)
@@ -296,8 +313,9 @@ def _run_command(
         if code == 1:
             if not _foreign(e) and getattr(e, 'rank', _rank()) == _rank(): traceback.print_exc()
             text = f'failed with {type(e).__name__}: {text}'
+        elif getattr(e, 'rank', 0): text = f'rank {e.rank}: {text}'
     else: return 0
-    if _rank() == 0 or code == 1 and not hasattr(error, 'rank'):   # what all ranks know, rank 0 says
+    if getattr(error, 'speaks', _rank() == 0 or code == 1 and not hasattr(error, 'rank')):   # what all ranks know, rank 0 says
         print('; '.join([f'{prog}: {text}', *getattr(error, '__notes__', ())]), file=sys.stderr)
     return code
 
@@ -342,8 +360,8 @@ def train_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
     "Improve a model with GRPO: the main job."
-    def work():
-        config, how = read_config(TrainConfig, sys.argv[1:] if args is None else args, 'rookworld_train', resume=True)
+    def work(together):
+        config, how = together(lambda: read_config(TrainConfig, sys.argv[1:] if args is None else args, 'rookworld_train', resume=True))
         from rookworld_nb.run.train import train
         with _explained(): run = train(config, **how)
         if _rank() == 0: _finish_run(run)
@@ -354,9 +372,8 @@ def pretrain_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
     "Train a model on rows, supervised."
-    def work():
-        config, how = read_config(PretrainConfig, sys.argv[1:] if args is None else args, 'rookworld_pretrain',
-                                  resume=True)
+    def work(together):
+        config, how = together(lambda: read_config(PretrainConfig, sys.argv[1:] if args is None else args, 'rookworld_pretrain', resume=True))
         from rookworld_nb.run.pretrain import pretrain
         from rookworld_nb.report.report import write_report
         run = pretrain(config, **how)
@@ -396,7 +413,7 @@ def data_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
     "Make rows: positions labelled by Stockfish, or A rows of one kind."
-    def work():
+    def work(_):
         config, _ = read_config(DataConfig, sys.argv[1:] if args is None else args, 'rookworld_data')
         from rookworld_nb.chess.synthetic import make_rows
         rows = make_rows(config)
@@ -408,7 +425,7 @@ def eval_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
     "Measure a model, or two, on held-out rows, or in a match; the tables are printed and, on request, written."
-    def work():
+    def work(_):
         config, _ = read_config(EvalConfig, _two_models(sys.argv[1:] if args is None else args), 'rookworld_eval')
         if config.opponent:
             from rookworld_nb.apps.match import run_match
@@ -433,7 +450,7 @@ def report_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
     "Write the report of a run again."
-    def work():
+    def work(_):
         config, _ = read_config(ReportConfig, sys.argv[1:] if args is None else args,
                                 'rookworld_report', positional='run')
         run = Path(config.run) if config.run else _newest_run()
@@ -447,7 +464,7 @@ def export_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
     "Write a model, with its card, for transformers and the hub."
-    def work():
+    def work(_):
         config, _ = read_config(ExportConfig, sys.argv[1:] if args is None else args,
                                 'rookworld_export', positional='run output')
         if config.run is None: config = replace(config, run=str(_newest_run()))
@@ -460,7 +477,7 @@ def uci_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
     "Be a chess engine on standard input and output."
-    def work():
+    def work(_):
         config, _ = read_config(UciConfig, sys.argv[1:] if args is None else args, 'rookworld_uci')
         from rookworld_nb.apps.uci import serve
         serve(config)
@@ -475,7 +492,7 @@ def sweep_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
     "Run many trainings over a space of choices, and compare them."
-    def work():
+    def work(_):
         config, _ = read_config(SweepConfig, sys.argv[1:] if args is None else args,
                                 'rookworld_sweep', positional='space')
         from rookworld_nb.sweep.sweep import sweep
@@ -489,10 +506,8 @@ def main(
     "A command by its name."
     commands = {name.removesuffix('_command'): f for name, f in globals().items() if name[0] != '_' and name.endswith('_command')}
     name, *rest = (sys.argv[1:] if args is None else args) or ['']
-    alone = name not in ('train', 'pretrain') and int(os.environ.get('WORLD_SIZE', 1)) > 1
-    if name in commands and not alone: return commands[name](rest)
-    text = f'{name} is one process, only train and pretrain can be several' if name in commands else f'no command {name!r}, there are {", ".join(commands)}'
-    if _rank() == 0: print(f'rookworld_nb: {text}', file=sys.stderr)
+    if name in commands: return commands[name](rest)
+    if _rank() == 0: print(f'rookworld_nb: no command {name!r}, there are {", ".join(commands)}', file=sys.stderr)
     return 2
 
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MAY_CHANGE', 'seed_generators', 'checkpoint_step', 'list_checkpoints', 'save_checkpoint', 'stable_checkpoint',
-           'mark_stable', 'rotate_checkpoints', 'CheckpointError', 'verify_checkpoint', 'load_checkpoint',
+           'mark_stable', 'rotate_checkpoints', 'standing', 'CheckpointError', 'verify_checkpoint', 'load_checkpoint',
            'latest_good_checkpoint', 'latest_checkpoint', 'config_changes', 'choices_since', 'reopen_run',
            'data_sha256', 'model_sha256', 'origin_of', 'check_origin', 'starting_point', 'only_writer', 'is_complete',
            'newest_unfinished']
@@ -20,7 +20,7 @@ import random
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 import numpy as np
@@ -29,8 +29,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from .. import __version__
 from ..config import Config, TrainConfig
-from ..files import file_sha256, fsync, hold, only_holder, usual_mode, write_at_once
+from ..files import Interrupt, file_sha256, fsync, hold, only_holder, tell_at_once, usual_mode, write_at_once
 from ..lm.loader import load_model, save_model
+from ..grpo.ranks import RankLost, rank
 
 # %% ../../nbs/run/01_checkpoint.ipynb #b0d5edc6
 def _flatten_optimizer(
@@ -232,6 +233,32 @@ def rotate_checkpoints(
     best = sorted(scores, key=lambda p: (scores[p], checkpoint_step(p)), reverse=True)[:keep_best]
     for path in list_checkpoints(run_dir):
         if path not in (*past[-keep_last:], *best, stable_checkpoint(run_dir)): _discard(path)
+
+# %% ../../nbs/run/01_checkpoint.ipynb #3ac383c7
+@contextlib.contextmanager
+def standing(
+    run_dir: str|Path,                # run directory
+    step: int,                        # steps done when the block begins, >= 0
+    optimizer: torch.optim.Optimizer, # of the model
+    interrupt: Interrupt,             # of the loop
+    save: Callable[[], object],       # saves what these steps have done
+    *errors: type,                    # that end the block, besides `RankLost`
+) -> Iterator[None]:
+    "Save what was done before, if no weight has moved since, when the block is not likely to end: on these errors, and some seconds after a signal. Rank 0 does it, alone."
+    left = [save]
+    hook = optimizer.register_step_pre_hook(lambda *how: left.clear())
+    def now():
+        saving, left[:] = left[:], []
+        if not (saving and rank() == 0 and step) or step in map(checkpoint_step, list_checkpoints(run_dir)): return
+        saving[0]()
+        tell_at_once(f'step {step} is saved')
+    try:
+        with interrupt.or_save(now): yield
+    except (RankLost, *errors):
+        now()
+        raise
+    finally: hook.remove()
+
 
 # %% ../../nbs/run/01_checkpoint.ipynb #bb518478
 class CheckpointError(ValueError):

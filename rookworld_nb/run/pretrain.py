@@ -30,12 +30,12 @@ from ..lm.model import GPT, PRESETS
 from ..lm.tokenizer import Context, load_tokenizer
 from ..lm.device import set_numbers
 from ..lm.loader import load_model, pick_device
-from ..grpo.ranks import check_choices, by_one, everywhere, joined, rank, sum_gradients, together, world
+from ..grpo.ranks import by_one, check_choices, earlier_run, everywhere, joined, note_run, rank, sum_gradients, together, use_machine, world
 from ..measure.evaluate import judge_rows, summarize
 from .targets import Batch, completion_loss, RowStream, check_shards, data_shards
 from .checkpoint import (check_origin, choices_since, config_changes, latest_good_checkpoint,
                                          list_checkpoints, load_checkpoint, model_sha256, only_writer, reopen_run, save_checkpoint,
-                                         seed_generators, starting_point, verify_checkpoint)
+                                         seed_generators, standing, starting_point, verify_checkpoint)
 from .train import RunLog, open_run
 
 # %% ../../nbs/run/05_pretrain.ipynb #e59dea87
@@ -333,7 +333,9 @@ def pretrain(
     allow_config_change: bool = False, # continue even with other choices or other rows
 ) -> Path:                     # the run directory; `load_model` opens it
     "Supervised training from scratch (or from `init`) on P rows of files and generated A rows."
-    with joined(pick_device(config.device)):
+    with joined():
+        use_machine(pick_device(config.device), config.threads)
+        resume = resume or earlier_run()
         check_choices(asdict(config) | dict(resume=resume, allow_config_change=allow_config_change))
         if config.batch_size < world():
             raise ValueError(f'batch_size {config.batch_size} is less than a row for each of {world()} processes')
@@ -343,7 +345,6 @@ def pretrain(
 def _pretrain(config, resume, allow_config_change):
     "The run, once all processes are there."
     out = together(lambda: reopen_run(resume, config, allow_config_change, _PRETRAIN_MAY_CHANGE)) if resume else None
-    if config.threads: torch.set_num_threads(config.threads)
     seed_generators(config.seed)
     model, tokenizer = together(lambda: starting_model(config))
     set_numbers(model, config.dtype)
@@ -358,6 +359,7 @@ def _pretrain(config, resume, allow_config_change):
             if is_new and config.branch_from: by_one(lambda: _branch(out, config.branch_from))
             done = 0 if is_new and not config.branch_from else _take_up(out, config, model, optimizer, origin, allow_config_change)
         by_one(lambda: write_at_once(out/'config.json', config.to_json()))
+        note_run(out)
         by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, model, origin, 0))
         with Interrupt(repeated=world() > 1) as interrupt, _kept(out), RowStream(config, shards, tokenizer.name, fits) as stream:
             _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt)
@@ -367,13 +369,16 @@ def _pretrain(config, resume, allow_config_change):
 def _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt):
     "Train step by step; evaluate and save when due, and at the end."
     log, rates, recent = RunLog(out), deque(maxlen=100), dict(P=deque(maxlen=50), A=deque(maxlen=50))
+    def save(step): save_checkpoint(out, step, model, tokenizer, optimizer, dict(step=step, config=asdict(config), origin=origin), config.keep_last)
+    def safe(step): return standing(out, step, optimizer, interrupt, lambda: save(step))
     with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=rank() > 0 or None) as bar:
         for step in range(done + 1, config.max_steps + 1):
-            found = stream.batch(step - 1)
-            kind, batch = together(lambda: _longest_checked(found, model))
-            began = time.perf_counter()
             factor = _learning_rate_factor(step - 1, config.max_steps, config.warmup_steps, config.decay_steps)
-            loss, norm = supervised_step(model, optimizer, batch, peaks, factor, config.grad_clip)
+            with safe(step - 1):
+                found = stream.batch(step - 1)
+                kind, batch = together(lambda: _longest_checked(found, model))
+                began = time.perf_counter()
+                loss, norm = supervised_step(model, optimizer, batch, peaks, factor, config.grad_clip)
             seconds = time.perf_counter() - began
             row = dict(step=step, task=kind, loss=round(loss, 5), grad_norm=round(norm, 4),
                        learning_rate=peaks[0]*factor, rows=config.batch_size, time_s=round(seconds, 4))
@@ -383,13 +388,13 @@ def _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, hel
             bar.update()
             line = ', '.join([f'{k} {sum(v)/len(v):.3f}' for k, v in recent.items() if v] + [f'{sum(rates)/len(rates):.0f} rows/s'])
             bar.set_postfix_str(line, refresh=False)
-            asked, last = any(everywhere(lambda: interrupt.asked)), step == config.max_steps
+            last = step == config.max_steps
             if last or config.eval_every and step % config.eval_every == 0:
-                by_one(lambda: _measure(config, model, tokenizer, log, step, held_out))
+                with safe(step): by_one(lambda: _measure(config, model, tokenizer, log, step, held_out))
+            asked = any(everywhere(lambda: interrupt.asked))
             if last or asked or step % config.save_every == 0:
                 by_one(lambda: log.say(f'Step {step:6} | {line} | learning rate {peaks[0]*factor:.2g}'))
-                state = dict(step=step, config=asdict(config), origin=origin)
-                by_one(lambda: save_checkpoint(out, step, model, tokenizer, optimizer, state, config.keep_last))
+                by_one(lambda: save(step))
             if asked and not last: raise KeyboardInterrupt(f'saved at step {step}')
     by_one(lambda: _write_recipe(out, config, model, origin, config.max_steps))
 

@@ -7,6 +7,7 @@ __all__ = ['RunLog', 'open_run', 'evaluate_run', 'load_prompts', 'Running', 'tra
 
 # %% ../../nbs/run/03_train.ipynb #c98b2dc5
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -31,13 +32,13 @@ from ..grpo.mixture import Mixture, unlabelled_mixture
 from ..measure.probes import reserved_positions, watch_rows
 from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.step import Learner, train_step
-from ..grpo.ranks import by_one, check_choices, everywhere, joined, rank, together, world
+from ..grpo.ranks import by_one, check_choices, earlier_run, everywhere, joined, note_run, rank, together, use_machine, world
 from ..measure.evaluate import compare, judge_rows, judge_texts, judge_trivial, summarize
 from ..measure.shipped import shipped_answers
 from .checkpoint import (CheckpointError, check_origin, checkpoint_step, choices_since, config_changes, is_complete,
                                          list_checkpoints, load_checkpoint, mark_stable, model_sha256, only_writer, origin_of,
                                          reopen_run, rotate_checkpoints, save_checkpoint, seed_generators,
-                                         stable_checkpoint, starting_point, verify_checkpoint)
+                                         stable_checkpoint, standing, starting_point, verify_checkpoint)
 from .health import LEVELS, MACHINE, HealthError, HealthMonitor, Signal, process_memory_gb, remedy, worst
 from .memory import fit_into_memory, gpu_peak_gb, keep_memory
 
@@ -93,20 +94,28 @@ class RunLog:
             if rows: self.append(f'{name}-discarded', rows)
 
 # %% ../../nbs/run/03_train.ipynb #7018899f
+def _numbered(pattern):
+    "Make the directory of the next free number, which no other process gets."
+    start = pattern.name.removesuffix('NNN')
+    taken = [int(n) for p in pattern.parent.glob('*') if p.name.startswith(start) and (n := p.name[len(start):]).isdigit()]
+    for n in itertools.count(max(taken, default=0) + 1):
+        with contextlib.suppress(FileExistsError):
+            (out := pattern.with_name(f'{start}{n:03}')).mkdir(parents=True)
+            return out
+
+
 def open_run(
     output_dir: str|None, # NNN at its end becomes the next free number; None: runs/grpo-NNN
 ) -> Path:                # a directory without a run in it
     "Make the run directory; refuses one that already holds a run."
     out = Path(output_dir or 'runs/grpo-NNN')
-    if (start := out.name.removesuffix('NNN')) != out.name:
-        taken = [int(n) for p in out.parent.glob('*') if p.name.startswith(start) and (n := p.name[len(start):]).isdigit()]
-        out = out.with_name(f'{start}{max(taken, default=0) + 1:03}')
     if (out/'config.json').exists():
         raise ValueError(f'{out} already holds a run: continue it with --resume {out}, or choose another --output_dir')
     if left := sorted(p.name for name in ('metrics.jsonl', 'eval.jsonl', 'checkpoints/step-*') for p in out.glob(name)):
         raise ValueError(f'{out} holds {", ".join(left)} but no config.json, so it cannot be continued: choose another --output_dir')
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        if out.name.endswith('NNN'): out = _numbered(out)
+        else: out.mkdir(parents=True, exist_ok=True)
         (out/'train.log').touch()
     except OSError as e: raise ValueError(f'cannot write to output directory {out}: {e.strerror}') from e
     return out
@@ -351,10 +360,10 @@ class Running:
         if 'monitor' in state: self.monitor.load_state_dict(state['monitor'])   # checkpoints of version 0.1 have none
 
 
-def _keep(out: Path, step: int, running: Running, origin: dict) -> None:
+def _keep(out: Path, step: int, running: Running, origin: dict, state: dict|None = None) -> None: # state: that of the run where it has gone on already
     "Write a checkpoint of everything."
     learner, config = running.learner, running.learner.config
-    state = dict(step=step, **running.state_dict(), config=asdict(config), origin=origin)
+    state = dict(step=step, **(state or running.state_dict()), config=asdict(config), origin=origin)
     save_checkpoint(out, step, learner.model, learner.tokenizer, learner.optimizer, state, config.keep_last,
                     learner.modules(), _recent_reward(out, config.save_every, step), config.keep_best)
 
@@ -507,6 +516,14 @@ def _try_reward(scorer, held_out: list[Example], env_ratio: float) -> None:
         first = list({e.kind: e for e in held_out[::-1] if shares[e.kind]}.values())
         scorer.score(first, [text for e in first for text in (e.completion() if e.target else '', '')], 1)
 
+
+def _same_origin(config, model):
+    "`origin_of`, which must be the same on all ranks."
+    first, *others = everywhere(lambda: origin_of(config, model))
+    for r, other in enumerate(others, 1):
+        if other != first: raise ValueError(f'rank {r} begins with {other}, rank 0 with {first}')
+    return first
+
 # %% ../../nbs/run/03_train.ipynb #bd094c24
 def train(
     config: TrainConfig,          # every choice of the run
@@ -518,12 +535,14 @@ def train(
     "Fine-tune with GRPO, from the first evaluation to the last. Raises HealthError when the run breaks and going back does not help."
     config = _with_reward(config, scorer)
     if watch and not callable(watch): raise ValueError('watch must be a function, such as report.live.Live(); rookworld_nb.train takes True')
-    with joined(pick_device(config.device)):
+    with joined():
+        use_machine(pick_device(config.device), config.threads)
+        if not resume and (resume := earlier_run()) and (Path(resume)/_POST_MORTEM[0]).exists():
+            raise ValueError(f'{resume} stopped with {_POST_MORTEM[0]}: another attempt would end as the one before')
         check_choices(asdict(config) | dict(resume=resume, allow_config_change=allow_config_change))
         out = together(lambda: reopen_run(resume, config, allow_config_change)) if resume else None
         if out and is_complete(out, config): return out
         if out: config = replace(config, output_dir=TrainConfig.from_json((out/'config.json').read_text('utf-8')).output_dir)   # the run stays where it is
-        if config.threads: torch.set_num_threads(config.threads)
         keep_memory()
         with together(lambda: make_scorer(config, scorer)) as scorer: return _train(config, out, scorer, allow_config_change, watch)
 
@@ -547,23 +566,16 @@ def _train(config, out, scorer, allow_config_change, watch):
         by_one(lambda: lock.enter_context(only_writer(out)))
         done = 0 if is_new else _take_up(out, running, origin, allow_config_change)
         by_one(lambda: write_at_once(out/'config.json', config.to_json()))
+        note_run(out)
         _repeat(running, begin, held_out, RunLog(out, None if rank() else watch), done, origin)
     return out
-
-
-def _same_origin(config, model):
-    "`origin_of`, which must be the same on all ranks."
-    first, *others = everywhere(lambda: origin_of(config, model))
-    for r, other in enumerate(others, 1):
-        if other != first: raise ValueError(f'rank {r} begins with {other}, rank 0 with {first}')
-    return first
 
 # %% ../../nbs/run/03_train.ipynb #47ef49ac
 def _step(running: Running, log: RunLog, step: int) -> list: # signals
     "One step: train, judge, write the row."
     device = running.learner.model.wte.weight.device
     gpu_peak_gb(device)       # of what was before
-    row, samples = _scored(running, step)
+    row, samples = train_step(running.learner, running.source, step)
     row['memory_gpu_gb'] = gpu_peak_gb(device)
     return by_one(lambda: _note(running, log, step, row, samples))
 
@@ -581,32 +593,15 @@ def _note(running, log, step, row, samples):
     return signals
 
 
-def _attempt(running, log, step, keep):
-    "A step; when a reward of one's own fails, what was done before it is saved."
-    try: return _step(running, log, step)
-    except RewardError:
-        by_one(lambda: keep(step - 1, step > 1 and step - 1 not in map(checkpoint_step, list_checkpoints(log.directory))))
-        raise
-
-
-def _scored(running, step):
-    "A step that has not begun when a reward of one's own fails."
-    if not isinstance(running.learner.scorer, OwnScorer): return train_step(running.learner, running.source, step)
-    before = running.source.state_dict()
-    try: return train_step(running.learner, running.source, step)
-    except RewardError:
-        running.source.load_state_dict(before)
-        raise
-
 # %% ../../nbs/run/03_train.ipynb #b753145b
 def _repeat(running, begin, held_out, log, done, origin):
     "Evaluate, train, evaluate, compare; finished parts are skipped."
     config, out, rows = running.learner.config, log.directory, _apart(held_out)
     parts, asked = [_part(r) for r in rows], False
 
-    def keep(step, saving):
+    def keep(step, saving, state=None):
         _name_stable(out, step, running.monitor, saving)
-        if saving: _keep(out, step, running, origin)
+        if saving: _keep(out, step, running, origin, state)
 
     def measure(step, model=None):
         with interrupt.at_once():
@@ -635,16 +630,16 @@ def _repeat(running, begin, held_out, log, done, origin):
         if done < config.max_steps: fit_into_memory(running.learner, running.source, out, log.say)
         while step < config.max_steps or (signals := by_one(finish)):
             if not (ended := step == config.max_steps):     # what the last update did, `finish` has seen
-                if _evaluation_due(step, config): by_one(lambda: measure(step))
-                if _check_due(step, config): by_one(lambda: check(step))
-                step += 1
-                signals, asked = _attempt(running, log, step, keep), any(everywhere(lambda: interrupt.asked))
+                with standing(out, step, running.learner.optimizer, interrupt, lambda was=running.state_dict(): keep(step, True, was), RewardError):
+                    if _evaluation_due(step, config): by_one(lambda: measure(step))
+                    if _check_due(step, config): by_one(lambda: check(step))
+                    signals = _step(running, log, step + 1)
+                step, asked = step + 1, any(everywhere(lambda: interrupt.asked))
             if ended or worst(signals) == LEVELS.index('act'):
-                if by_one(lambda: _hopeless(running, signals)): by_one(lambda: _give_up(out, step, signals, running.learner.recoveries))
+                by_one(lambda: _hopeless(running, signals) and _give_up(out, step, signals, running.learner.recoveries))
                 running, step = _go_back(log, running, begin, origin, step, signals)
             else:
-                saving = asked or step == config.max_steps or step % config.save_every == 0 or _evaluation_due(step, config)
-                by_one(lambda: keep(step, saving))
+                by_one(lambda: keep(step, asked or step == config.max_steps or step % config.save_every == 0 or _evaluation_due(step, config)))
             bar.update(step - bar.n)
             if log.watch: log.watch(out, False)
             if asked: raise KeyboardInterrupt(f'saved at step {step}')
