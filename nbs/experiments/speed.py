@@ -224,7 +224,7 @@ def measure(part, method, P, G, T, repeat, threads):
     ranks = nullcontext()
     if 'RANK' in os.environ:   # an old commit has no such room
         from rookworld_nb.grpo.ranks import joined
-        ranks = joined('cpu')
+        ranks = joined()
     with ranks: sampling, update, cpu, held, tokens, *step = METHODS[method](part, P, G, T)
     seconds = step[0] if step else sampling + update
     peak = float('nan') if method == 'two processes' else memory()[1]

@@ -91,7 +91,7 @@ class _Place:
 
     def state_dict(self) -> dict: # as JSON can hold it
         "The place in the order, and the success rates."
-        return dict(used=dict(self.used), skipped=dict(self.skipped), success=copy.deepcopy(self.success))
+        return dict(used=dict(self.used), skipped=dict(self.skipped), success={kind: dict(rates) for kind, rates in self.success.items()})   # of every step: no deepcopy
 
     def load_state_dict(self, state: dict): # from `state_dict`
         "Continue where another source was."
