@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['Share', 'Positive', 'PositiveShare', 'NotNegative', 'BelowOne', 'Reward', 'Whole', 'Seed', 'Threads', 'Count',
-           'CountOrAuto', 'Size', 'GroupSize', 'MultiPV', 'Refills', 'Name', 'Device', 'OUTSIDE_BASELINES', 'TINY',
-           'SWITCH', 'kind_of', 'complaint', 'groups_of', 'flat_config', 'Notice', 'NoEffect', 'Idle', 'no_effect',
-           'Config', 'TrainFront', 'TrainRows', 'TrainSampling', 'TrainRewards', 'TrainEngine', 'TrainAdvantages',
-           'TrainLoss', 'TrainKL', 'TrainUpdates', 'TrainWatching', 'TrainHealth', 'TrainMachine', 'TrainConfig',
-           'PretrainFront', 'PretrainRows', 'PretrainTargets', 'PretrainUpdates', 'PretrainWatching', 'PretrainConfig',
-           'DataConfig', 'EvalConfig', 'ReportConfig', 'SweepConfig', 'ExportConfig', 'UciConfig', 'Choice', 'describe',
-           'parse_value', 'command_line']
+           'CountOrAuto', 'Size', 'GroupSize', 'MultiPV', 'Refills', 'Name', 'Mix', 'Device', 'OUTSIDE_BASELINES',
+           'TINY', 'SWITCH', 'kind_of', 'complaint', 'groups_of', 'flat_config', 'Notice', 'NoEffect', 'Idle',
+           'no_effect', 'Config', 'TrainFront', 'TrainRows', 'TrainSampling', 'TrainRewards', 'TrainEngine',
+           'TrainAdvantages', 'TrainLoss', 'TrainKL', 'TrainUpdates', 'TrainWatching', 'TrainHealth', 'TrainMachine',
+           'TrainConfig', 'PretrainFront', 'PretrainRows', 'PretrainTargets', 'PretrainUpdates', 'PretrainWatching',
+           'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'SweepConfig', 'ExportConfig', 'UciConfig',
+           'Choice', 'describe', 'parse_value', 'command_line']
 
 # %% ../nbs/00_config.ipynb #714228a5
 import functools
@@ -64,6 +64,7 @@ GroupSize = Annotated[int, _Rule('between 2 and 65536 (a completion is judged ag
 MultiPV = Annotated[int, _Rule('between 1 and 5', lambda v: 1 <= v <= 5)]
 Refills = Annotated[int, _Rule('between 0 and 50', lambda v: 0 <= v <= 50)]
 Name = Annotated[str, _Rule('a name or a path', lambda v: bool(v.strip()))]
+Mix = _like("letters of tasks with their shares, such as 'P:0.25 A:0.75'", r'[A-Z]:\d*\.?\d+([ ,]+[A-Z]:\d*\.?\d+)*')
 Device = _like("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'", r'auto|cpu|mps|cuda(:\d+)?')
 
 # %% ../nbs/00_config.ipynb #7443a85c
@@ -268,6 +269,7 @@ class TrainFront:
 class TrainRows:
     "Which rows are read, and which prompts are replaced or skipped."
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
+    tasks: Mix|None = None            # which tasks, and their shares, such as 'P:0.2 A:0.3 K:0.5', see task; None: P and A, by env_ratio
     max_bad_rows: Share = 0.05        # share of unreadable rows a file may have, 0 to 1
     max_positions: Count|None = 20000 # train on at most this many rows; None takes all. Unlabelled prompts have no end, and no limit
     dynamic_sampling: bool = True     # leave out groups whose rewards are all equal (they teach nothing), or replace them, see max_refills
@@ -426,6 +428,7 @@ _TRAIN_IDLE = (
     Idle('reward_source reward_shaping coherence_share reward_weights reward_warmup_steps', 'with reward_function, which replaces it', lambda c: c.reward_function, True, (0.,)),
     Idle('coherence_share', 'with reward_source rules, where nothing else pays P (with auto the rows do)', lambda c: c.reward_source == 'rules', True, (0.,)),
     Idle('fix_best max_bad_rows rare_share rare_twins narrow_share difficulty_filter success_reward', 'with data {c.data}: it is about rows of a file', _unlabelled, True),
+    Idle('env_ratio', 'with tasks, which gives all shares', lambda c: c.tasks, True),
     Idle('max_positions', 'with data {c.data}: such prompts have no end', _unlabelled),
     Idle('fix_best max_bad_rows', 'with data positions, whose rows are all right', lambda c: c.data == 'positions'),
     Idle('stockfish_path engine_nodes engine_workers engine_timeout engine_cache', 'without reward_source engine', lambda c: c.reward_source != 'engine'),
@@ -482,6 +485,7 @@ class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainK
     def _check(self):
         if self.eval_prompts is None: object.__setattr__(self, 'eval_prompts', _held_out(self.max_steps))
         _check_train_neighbours(self)
+        if self.tasks: _check_mix(self)
         _check_train_choices(self)
 
     @property
@@ -490,14 +494,15 @@ class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainK
         return self.prompts_per_step * self.group_size
 
     @property
-    def token_limits(self) -> dict[str, int]: # {'P': …, 'A': …}
-        "The most tokens that a completion of each task may have, end token included."
-        return dict(P=self.max_new_tokens, A=self.env_max_new_tokens or self.max_new_tokens)
+    def shares(self) -> dict[str, float]: # letter: share, together 1
+        "How often each task is asked."
+        if not self.tasks: return dict(P=1 - self.env_ratio, A=self.env_ratio)
+        return {letter: float(share) for letter, share in re.findall(r'([A-Z]):([\d.]+)', self.tasks)}
 
     @property
     def max_length(self) -> int: # L
-        "The longer of both: the constant length of the loss."
-        return max(self.token_limits.values())
+        "The most tokens of any answer: the constant length of the loss."
+        return max(self.max_new_tokens, self.env_max_new_tokens or 0)
 
 # %% ../nbs/00_config.ipynb #2628c8ff
 def _check_train_neighbours(c):
@@ -509,6 +514,15 @@ def _check_train_neighbours(c):
         object.__setattr__(c, 'kl_warn', c.kl_act * type(c).kl_warn/type(c).kl_act)
         warnings.warn(f'kl_warn is {c.kl_warn:.3g} here: a warning comes before the run goes back, at kl_act {c.kl_act:g}', Notice, stacklevel=5)
     for low, high in (('kl_coef_min', 'kl_coef_max'), ('kl_warn', 'kl_act')): _check_order(c, low, high)
+
+
+def _check_mix(c):
+    "Shares of different tasks. A mix of P and A is another spelling of env_ratio."
+    shares = c.shares
+    if c.tasks.count(':') > len(shares) or not math.isclose(sum(shares.values()), 1): c._refuse('tasks', 'different letters with shares that add up to 1')
+    if shares.keys() <= {'P', 'A'}:
+        object.__setattr__(c, 'env_ratio', shares.get('A', 0.))
+        object.__setattr__(c, 'tasks', None)
 
 
 def _check_order(c, low, high):
@@ -674,7 +688,6 @@ class EvalConfig(Config):
     device: Device = 'auto'         # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0            # CPU threads; 0 uses every core
 
-    token_limits = TrainConfig.token_limits
     idle = (
         Idle('compare suite prompts engine data split fix_best max_bad_rows batch_size max_new_tokens env_max_new_tokens', 'with opponent: a match asks no rows', lambda c: c.opponent, True),
         Idle('data split fix_best max_bad_rows', 'with suite {c.suite!r}, which has its own rows', lambda c: c.suite, True),

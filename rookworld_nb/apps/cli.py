@@ -28,6 +28,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Notice, PretrainConfig, ReportConfig,
                                  SweepConfig, TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect, parse_value)
+from ..task import token_limits
 from ..files import hung_up, while_read
 from ..names import ALIASES, aliases_of, fields_of, in_other_words, meaning, names_text
 from ..run.health import HealthError
@@ -402,7 +403,7 @@ def _played(name, config):
     model, tokenizer = load_model(name, pick_device(config.device))
     how = {} if config.temperature is None else dict(temperature=config.temperature, top_k=0)
     games = pd.concat([self_play(model, tokenizer, config.games, max_plies=config.max_plies, seed=config.seed,
-                                 world=world, limits=config.token_limits, **how) for world in ('model', 'rules')])
+                                 world=world, limits=token_limits(config), **how) for world in ('model', 'rules')])
     table = summarize_play(games, config.seed)
     return table.assign(
         task='play', slice='all', metric=table.metric + table.world.map({'model': '', 'rules': '_among_rules'})

@@ -124,10 +124,10 @@ def _answer_tasks(
     temperature: float = 0.0, # of sampling; 0 is greedy
     top_k: int = 0,           # draw among the k most likely tokens; 0: all
     seed: int = 0,            # of the draw
-    limits: dict|None = None, # most tokens of an answer to 'P' and to 'A'; None: 144 for both
+    limits: dict|None = None, # most tokens of an answer to each task, see `token_limits`; None: 144 for all
 ) -> list[str]:               # one completion per task, see `_read_answer`
     "The completions of the model for several tasks, asked at once."
-    most = limits and [limits['P' if isinstance(t, PolicyTask) else 'A'] for t in tasks]
+    most = limits and [limits[t.letter] for t in tasks]
     return generate(model, tokenizer, [t.prompt(tokenizer.style) for t in tasks], limits=most,
                     temperature=temperature, top_k=top_k, seed=seed).completions
 
@@ -142,7 +142,7 @@ def self_play(
     seed: int = 0,              # the same seed and number of games give the same games
     fens: list|None = None,     # positions to start from, taken in turn; None: the start of the game
     world: str = 'model',       # who gives the next position: 'model', or 'rules' to test the player alone
-    limits: dict|None = None,   # most tokens of the player's answers, 'P', and the world's, 'A'; None: 144 for both
+    limits: dict|None = None,   # most tokens of the player's answers and the world's, see `token_limits`; None: 144 for both
 ) -> pd.DataFrame:              # one row per game: start, plies (legal half-moves), ended_by (see `ENDS`), fen, moves (UCI), said (last answer), world
     "The model plays against itself until something ends the game."
     if world not in ('model', 'rules'): raise ValueError(f"world must be 'model' or 'rules', not {world!r}")

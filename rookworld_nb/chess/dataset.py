@@ -29,6 +29,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from huggingface_hub import HfFileSystem
+from ..task import TASKS, Task
 from .board import standard_castling, transition
 from .quick_rules import quick_transition
 from .tasks import (EnvAnswer, EnvTask, PolicyAnswer, PolicyTask,
@@ -49,9 +50,14 @@ class Example:
     source: str = ''                   # the kind of prompt, where kinds are told apart, such as 'armies'
 
     @property
-    def kind(self) -> str: # 'P' or 'A'
-        "Which of the two tasks it is."
-        return 'P' if isinstance(self.task, PolicyTask) else 'A'
+    def kind(self) -> str: # 'P', 'A', …
+        "The letter of its task."
+        return self.task.letter
+
+    @property
+    def of_task(self) -> Task:
+        "All that is known about its task."
+        return TASKS[self.task.letter]
 
     @property
     def fen(self) -> str: # as in the prompt
@@ -59,9 +65,9 @@ class Example:
         return self.task.fen
 
     @property
-    def colour(self) -> str: # 'white' or 'black'
+    def colour(self) -> str: # 'white' or 'black'; '' without a position
         "Who is to move."
-        return 'white' if self.fen.split(' ', 2)[1] == 'w' else 'black'
+        return {'': '', 'w': 'white'}.get(self.fen.split(' ', 2)[1] if self.fen else '', 'black')
 
     def prompt(
         self,
@@ -76,7 +82,7 @@ class Example:
     ) -> str:                   # without the end of text
         "The true completion as text. Raises ValueError where nobody knows it."
         if self.target is None: raise ValueError(f'nobody has labelled this position: {self.fen}')
-        return self.target.text(style, fen=self.fen) if self.kind == 'P' else self.target.text(style)
+        return self.target.text(style, fen=self.fen)
 
 # %% ../../nbs/chess/06_dataset.ipynb #cce968d5
 def _checked_moves(fen, listed):
@@ -164,7 +170,7 @@ class Rows(Sequence):
         self,
         chunks: list,          # lists or Arrow arrays of raw rows, one after the other
         parse: Callable[[object], Example], # raw row -> Example
-        kinds: np.ndarray,     # (n,) uint8, ord('P') or ord('A') of every row
+        kinds: np.ndarray,     # (n,) uint8, ord of the letter of every row
         positions: np.ndarray, # (n,) uint64, `position_hash` of every row
         repaired: bool = False,# whether published best moves are repaired
         index: np.ndarray|None = None, # (m,) which of them; None is all
@@ -182,7 +188,7 @@ class Rows(Sequence):
         return self._example(int(self._index[i]))
 
     def __repr__(self):
-        return (f"{len(self):,} rows ({len(self.of_kind('P')):,} P, {len(self.of_kind('A')):,} A"
+        return (f"{len(self):,} rows ({', '.join(f'{len(self.of_kind(kind)):,} {kind}' for kind in TASKS)}"
                 f"{', best moves repaired' if self.repaired else ''})")
 
     def _example(self, k):
@@ -202,7 +208,7 @@ class Rows(Sequence):
 
     def of_kind(
         self,
-        kind: str, # 'P' or 'A'
+        kind: str, # the letter of a task
     ) -> 'Rows':   # in the same order, nothing copied but the numbers of the rows
         "The rows of one task."
         return Rows(self.chunks, self.parse, self._kinds, self._positions, self.repaired,

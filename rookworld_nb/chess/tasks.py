@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from ..task import TASKS, Task, register
 from .board import board_squares, transition
 
 # %% ../../nbs/chess/03_tasks.ipynb #4e51316e
@@ -35,6 +36,7 @@ def _column(values, width): return (' '.join(values) + ' ').ljust(width)
 class PolicyTask:
     "Which move is best here?"
     fen: str  # the position, exactly as the row has it
+    letter = 'P'
 
     def prompt(
         self,
@@ -51,6 +53,7 @@ class EnvTask:
     fen: str           # the position before the move
     uci: str           # the move; it may be illegal or unparsable
     history: str = ''  # up to 10 half-moves in UCI, oldest first, `uci` last
+    letter = 'A'
 
     def prompt(
         self,
@@ -125,36 +128,6 @@ def _check_fen(fen):
     for (name, shape), word in zip(_FEN_FIELDS.items(), fields):
         if not re.fullmatch(shape, word): raise ValueError(f'FEN: {word!r:.20} is no {name}')
 
-# %% ../../nbs/chess/03_tasks.ipynb #a25b3a6d
-@lru_cache(4096)
-def parse_prompt(
-    text: str,              # 'P: <fen>' with or without trailing spaces, or 'A: <fen>+<move>+<history>+' with or without 'A: '
-) -> PolicyTask|EnvTask:    # ValueError with the text when it is neither
-    "What a prompt asks."
-    try:
-        if text.startswith('P: '): task = PolicyTask(text[3:].rstrip(' '))
-        else:
-            fen, uci, history, rest = text.removeprefix('A: ').split('+')
-            if rest: raise ValueError('text after the third +')
-            task = EnvTask(fen, uci, history)
-        _check_fen(task.fen)
-    except ValueError as error:
-        raise ValueError(f"neither 'P: <fen>' nor 'A: <fen>+<move>+<history>+': {text!r:.200} ({error})") from None
-    return task
-
-# %% ../../nbs/chess/03_tasks.ipynb #e201945c
-def split_row(
-    text: str,          # a whole row, P or A, padded or compact, A with or without 'A: '
-) -> tuple[str, str]:   # prompt without trailing space, completion; for P together the row, for A the row with 'A: '
-    "Cut a row into question and answer."
-    if text.startswith('P: '):
-        fen, mark, rest = text.partition('M:')
-        if mark: return fen.rstrip(' '), fen[len(fen.rstrip(' ')):] + mark + rest
-    elif text.count('+') >= 3:
-        *question, answer = text.removeprefix('A: ').split('+', 3)
-        return 'A: ' + '+'.join(question) + '+', answer
-    raise ValueError(f"neither a P row with 'M:' nor an A row with three '+': {text!r:.200}")
-
 # %% ../../nbs/chess/03_tasks.ipynb #d46a53b3
 def _check(words, shape, what):
     "Check that every word has this form; ValueError names the first that has not."
@@ -210,15 +183,57 @@ def _read_env(text, strict):
         if flag not in ('0', '1'): raise ValueError(f'{name} must be 0 or 1, not {flag!r:.40}')
     return EnvAnswer(fen, float(reward), flags[0] == '1', flags[1] == '1')
 
+# %% ../../nbs/chess/03_tasks.ipynb #a25b3a6d
+@lru_cache(4096)
+def _ask_policy(text):
+    _check_fen(fen := text.rstrip(' '))
+    return PolicyTask(fen)
+
+
+@lru_cache(4096)
+def _ask_env(text):
+    fen, uci, history, rest = text.split('+')
+    if rest: raise ValueError('text after the third +')
+    _check_fen(fen)
+    return EnvTask(fen, uci, history)
+
+
+def parse_prompt(
+    text: str,              # 'P: <fen>' with or without trailing spaces, 'A: <fen>+<move>+<history>+' with or without 'A: ', or a prompt of another task
+) -> PolicyTask|EnvTask:    # or the question of that task; ValueError with the text when it is none of these
+    "What a prompt asks."
+    letter, rest = (text[0], text[3:]) if text[1:3] == ': ' and text[0] in TASKS else ('A', text)
+    try: return TASKS[letter].ask(rest)
+    except ValueError as error:
+        raise ValueError(f"neither {' nor '.join(repr(task.form) for task in TASKS.values())}: {text!r:.200} ({error})") from None
+
+# %% ../../nbs/chess/03_tasks.ipynb #7a5c2001
+register(Task(letter='P', name='policy', form='P: <fen>', ask=_ask_policy, read=_read_policy))
+register(Task(letter='A', name='environment', form='A: <fen>+<move>+<history>+', ask=_ask_env, read=_read_env, drafts=True, sign='E',
+              limit=lambda config: config.env_max_new_tokens,
+              sampling=lambda config: dict(temperature=config.env_temperature, top_k=config.env_top_k, top_p=config.env_top_p)))
+
+# %% ../../nbs/chess/03_tasks.ipynb #e201945c
+def split_row(
+    text: str,          # a whole row, P or A, padded or compact, A with or without 'A: '
+) -> tuple[str, str]:   # prompt without trailing space, completion; for P together the row, for A the row with 'A: '
+    "Cut a row into question and answer."
+    if text.startswith('P: '):
+        fen, mark, rest = text.partition('M:')
+        if mark: return fen.rstrip(' '), fen[len(fen.rstrip(' ')):] + mark + rest
+    elif text.count('+') >= 3:
+        *question, answer = text.removeprefix('A: ').split('+', 3)
+        return 'A: ' + '+'.join(question) + '+', answer
+    raise ValueError(f"neither a P row with 'M:' nor an A row with three '+': {text!r:.200}")
+
 # %% ../../nbs/chess/03_tasks.ipynb #56b474c4
 def parse_completion(
-    prompt: str,              # decides between P and A; ValueError when it is neither
+    prompt: str,              # decides on the task; ValueError when it is of none
     text: str,                # what followed it
     strict: bool = True,      # False accepts other spacing, the end token's text, and missing or surplus evals
 ) -> PolicyAnswer|EnvAnswer:  # ValueError with the reason when the text cannot be read
     "Read a completion."
-    read = _read_policy if isinstance(parse_prompt(prompt), PolicyTask) else _read_env
-    return read(text if strict else ' '.join(text.replace(_EOT, ' ').split()), strict)
+    return TASKS[parse_prompt(prompt).letter].read(text if strict else ' '.join(text.replace(_EOT, ' ').split()), strict)
 
 # %% ../../nbs/chess/03_tasks.ipynb #8790547b
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, islice
 import chess
+from ..task import complete
 from .tasks import PolicyTask
 from .positions import position_hash, split_of
 from .dataset import Example, env_example
@@ -389,3 +390,7 @@ def unlabelled_prompts(
     for example in _policy_prompts(kind, rng) if task == 'P' else _env_prompts(kind, kinds, rng):
         position = position_hash(example.fen)
         if split in (None, split_of(position)) and position not in reserved: yield replace(example, source=kind)
+
+# %% ../../nbs/chess/09_unlabelled.ipynb #7a5c3001
+complete('P', prompts=lambda places, reserved: {kind: partial(unlabelled_prompts, 'P', kind, kinds=places, reserved=reserved) for kind in places})
+complete('A', prompts=lambda places, reserved: {move: partial(unlabelled_prompts, 'A', move, kinds=places, reserved=reserved) for move in MOVE_KINDS})

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from ..config import TrainConfig
 from ..chess.quick_rules import legal_moves
-from ..chess.tasks import MAX_MOVES, PolicyAnswer
+from ..chess.tasks import MAX_MOVES, PolicyAnswer, PolicyTask
 from ..reward.scoring import Scorer
 from ..lm.generate import Rollouts, distinct_completions
 from .grpo import all_equal, group_advantages, reward_scale
@@ -168,7 +168,7 @@ def exact_move(
 ) -> ExactMove:          # on the device of the rollouts
     "Worths, slopes and rests of a batch."
     r, G = batch.rollouts, rewards.shape[1]
-    policy = torch.tensor([e.kind == 'P' for e in batch.examples], device=r.completion_ids.device).repeat_interleave(G)
+    policy = torch.tensor([isinstance(e.task, PolicyTask) for e in batch.examples], device=r.completion_ids.device).repeat_interleave(G)
     if config.exact_best == 'candidates':
         place, worth = _candidates(batch, policy, tokenizer)
         prompt = torch.arange(len(rewards)).repeat_interleave(G*MAX_MOVES)

@@ -15,12 +15,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
+from ..task import TASKS, token_limits
 from ..chess.dataset import Example, Rows
 from ..chess.engine import win_probability
 from ..chess.quick_rules import legal_moves
 from ..chess.synthetic import rare_moves
-from ..reward.reward_scorer import WEIGHTS, Score
-from ..reward.coherence import RULES_WEIGHTS
+from ..chess.tasks import EnvTask, PolicyTask
+from ..reward.reward_scorer import Score
 from ..reward.scoring import Scorer, make_scorer
 from ..lm.drafts import Drafts
 from ..lm.generate import Rollouts, concat_rollouts, generate
@@ -74,6 +75,7 @@ class _Stream:
 
 # %% ../../nbs/grpo/04_experience.ipynb #cc0e7239
 _NARROW = 20     # a position with fewer legal moves is narrow
+_SPECIAL = {EnvTask.letter: 'rare', PolicyTask.letter: 'narrow'}   # prompts that are sought beside the rows
 
 def _next_narrow(rows, seed, used):
     "The next row with few legal moves, in an order of its own."
@@ -95,34 +97,35 @@ class _Place:
 
     def load_state_dict(self, state: dict): # from `state_dict`
         "Continue where another source was."
-        self.used, self.skipped, self.success = dict(rare=0, narrow=0, seen=0) | state['used'], _by_task(state['skipped']), copy.deepcopy(state['success'])   # old runs had neither
+        self.used, self.skipped = dict.fromkeys(self.used, 0) | state['used'], dict.fromkeys(self.skipped, 0) | _by_task(state['skipped'])   # old runs had fewer
+        self.success = {kind: {} for kind in self.success} | copy.deepcopy(state['success'])
 
 # %% ../../nbs/grpo/04_experience.ipynb #521c5f10
 class PromptSource(_Place):
     "Training prompts in a seeded order, task by task; its state is seven counters and the measured success rates."
     def __init__(self,
-        rows: Rows|list[Example],       # training rows of both tasks, each prompt once
+        rows: Rows|list[Example],       # training rows of all tasks, each prompt once
         seed: int = 0,                  # of the order
         difficulty_filter: bool = False, # on later passes, mostly skip prompts that were too easy or too hard
         rare_share: float = 0.0,        # share of A prompts that come from `rare_moves` instead, 0 to 1
         rare_twins: str = 'none',       # which of these are followed by a twin, see `rare_moves`
         narrow_share: float = 0.0,      # share of P prompts for which the next narrow position is sought, 0 to 1
     ):
-        self.rows = {kind: _of_kind(rows, kind) for kind in 'PA'}
-        self.seed, self.difficulty_filter, self.shares, self._rare = seed, difficulty_filter, dict(A=rare_share, P=narrow_share), _Stream(rare_moves(f'{seed} rare', twins=rare_twins))
-        self.used, self.skipped, self.success, self._number = dict(P=0, A=0, rare=0, narrow=0, seen=0), dict(P=0, A=0), dict(P={}, A={}), {}   # prompt -> number of its row, of those taken since the last `record`
+        self.rows, self._number = {kind: _of_kind(rows, kind) for kind in TASKS}, {}   # prompt -> number of its row, of those taken since the last `record`
+        self.seed, self.difficulty_filter, self.shares, self._rare = seed, difficulty_filter, dict(rare=rare_share, narrow=narrow_share), _Stream(rare_moves(f'{seed} rare', twins=rare_twins))
+        self.used, self.skipped, self.success = dict.fromkeys([*self.rows, 'rare', 'narrow', 'seen'], 0), dict.fromkeys(self.rows, 0), {kind: {} for kind in self.rows}
 
     def take(self,
-        kind: str, # 'P' or 'A'
+        kind: str, # letter of a task
         n: int,    # how many
     ) -> list[Example]: # the next ones; a new shuffle after every pass
         "The next prompts of one task."
-        rows, out, special = self.rows[kind], [], dict(A='rare', P='narrow')[kind]
+        rows, out, special = self.rows[kind], [], _SPECIAL.get(kind)
         if n and not rows: raise ValueError(f'no training rows of task {kind}: change env_ratio or the data')
         while len(out) < n:
-            if _is_due(self.used[special], self.used[kind] - self.skipped[kind], self.shares[kind]):
+            if special and _is_due(self.used[special], self.used[kind] - self.skipped[kind], self.shares[special]):
                 self.used[special] += 1
-                out.append(self._rare[self.used['rare'] - 1] if kind == 'A' else _next_narrow(rows, self.seed, self.used))
+                out.append(self._rare[self.used['rare'] - 1] if special == 'rare' else _next_narrow(rows, self.seed, self.used))
                 continue
             i, luck = _drawn(self.seed, _count_up(self.used, kind), len(rows))
             if self.difficulty_filter and not _TOO_HARD <= self.success[kind].get(str(i), 0.5) <= _TOO_EASY and luck >= _SECOND_CHANCE: self.skipped[kind] += 1
@@ -132,7 +135,7 @@ class PromptSource(_Place):
         return out
 
     def peek(self,
-        kind: str, # 'P' or 'A'
+        kind: str, # letter of a task
         n: int,    # how many, at most
     ) -> list[Example]: # rows in their order
         "Some prompts of a task, without taking them."
@@ -152,11 +155,15 @@ class PromptSource(_Place):
 def task_counts(
     step: int,           # from 1
     prompts: int,        # prompts per step
-    env_ratio: float,    # share of A prompts over the run, 0 to 1
-) -> dict[str, int]:     # {'P': …, 'A': …}, together `prompts`
-    "The number of prompts of each task in a step: the share is exact over the run, and within one prompt in every step."
-    a = round(step * prompts * env_ratio) - round((step - 1) * prompts * env_ratio)
-    return dict(P=prompts - a, A=a)
+    shares: dict[str, float]|float, # letter: share of the prompts over the run, together 1; a number: the share of A, the rest is P
+) -> dict[str, int]:     # letter: prompts, together `prompts`
+    "The number of prompts of each task in a step: the shares are exact over the run, and of two tasks within one prompt in every step."
+    shares = shares if isinstance(shares, dict) else dict(P=1 - shares, A=shares)
+    before, now, left, counts = (step - 1)*prompts, step*prompts, 1.0, {}
+    for letter, share in [*shares.items()][:0:-1]:      # the first has the rest
+        begun, ended = (round(n*share/left) for n in (before, now))
+        before, now, left, counts[letter] = before - begun, now - ended, left - share, ended - begun
+    return {letter: counts.get(letter, now - before) for letter in shares}
 
 # %% ../../nbs/grpo/04_experience.ipynb #555cee92
 @dataclass
@@ -185,14 +192,12 @@ def _merge(parts: list[Experience]) -> Experience:
 
 # %% ../../nbs/grpo/04_experience.ipynb #0f50207f
 def sampling_settings(
-    kind: str,           # 'P' or 'A'
-    config: TrainConfig, # temperature, top_k, top_p and env_…
+    kind: str,           # letter of a task
+    config: TrainConfig, # temperature, top_k, top_p, and what the task takes in their place
 ) -> dict:               # temperature, top_k, top_p
     "How completions of a task are sampled."
     common = dict(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
-    own = (dict(temperature=config.env_temperature, top_k=config.env_top_k, top_p=config.env_top_p)
-           if kind == 'A' else {})
-    return common | {name: value for name, value in own.items() if value is not None}
+    return common | {name: value for name, value in TASKS[kind].sampling(config).items() if value is not None}
 
 
 def sampled_ids(
@@ -226,9 +231,9 @@ def _on_cpu(batch, seconds): return batch and replace(batch, rollouts=batch.roll
 
 
 def _truths(model, tokenizer, examples):
-    "The true answers to A as drafts; None where a GPU replays fixed shapes."
+    "True answers as drafts, of the tasks where that helps; None where a GPU replays fixed shapes."
     if model.fixed_shapes: return None
-    texts = [e.completion(tokenizer.style) if e.kind == 'A' else None for e in examples]
+    texts = [e.completion(tokenizer.style) if e.of_task.drafts else None for e in examples]
     return Drafts.of(tokenizer, texts, model.wte.weight.device)
 
 
@@ -236,7 +241,7 @@ def _collect_share(model, tokenizer, examples, places, config, seed, scorer, ste
     "`collect` of some prompts, whose places in the batch are known; None without any."
     if not examples: return None, (0., 0.)
     t0, G = time.perf_counter(), config.group_size
-    settings, limits = [sampling_settings(e.kind, config) for e in examples], config.token_limits
+    settings, limits = [sampling_settings(e.kind, config) for e in examples], token_limits(config)
     how = {name: [s[name] for s in settings] for name in settings[0]}
     rollouts = generate(model, tokenizer, [e.prompt(tokenizer.style) for e in examples], G, config.max_new_tokens,
                         seed=seed, limits=[limits[e.kind] for e in examples], vocabulary=sampled_ids(tokenizer, config),
@@ -252,7 +257,7 @@ def shaped_rewards(
     config: TrainConfig, # overlong_buffer, overlong_penalty, how long answers may be
 ) -> Tensor:             # (P, G) float
     "Rewards minus the overlong penalty; the scores themselves stay unchanged."
-    limits, lengths = config.token_limits, batch.rollouts.completion_mask.sum(1).cpu()
+    limits, lengths = token_limits(config), batch.rollouts.completion_mask.sum(1).cpu()
     most = torch.tensor([limits[e.kind] for e in batch.examples]).repeat_interleave(batch.rewards.shape[1])
     return batch.rewards + config.overlong_penalty * overlong_penalty(
         lengths, most, config.overlong_buffer).view_as(batch.rewards)
@@ -264,7 +269,7 @@ def silent_groups(
 ) -> Tensor:             # (P,) bool
     "The groups without signal."
     if config.baseline in OUTSIDE_BASELINES: return torch.zeros(len(batch.rewards), dtype=torch.bool)
-    known = torch.tensor([config.exact_best != 'off' and e.kind == 'P' for e in batch.examples])   # by the worth of all moves
+    known = torch.tensor([config.exact_best != 'off' and isinstance(e.task, PolicyTask) for e in batch.examples])   # by the worth of all moves
     if config.exact_best == 'candidates': known &= batch.rewards.min(1).values < 1                  # or all have named five legal ones
     return zero_signal_groups(shaped_rewards(batch, config)) & ~known
 
@@ -283,11 +288,10 @@ class _ModelFacts:
     "How the model is doing."
     step: int                               # from 1
     loss: float|None = None                 # all its terms, each with its weight
-    reward_mean: float|None = None          # of the prompts first asked, both tasks at their share in the run
+    reward_mean: float|None = None          # of the prompts first asked, each task at its share in the run
     reward_std: float|None = None           # of the same completions
     reward_max: float|None = None           # of the same completions
-    reward_p: float|None = None             # mean of those that answer P; None without any
-    reward_a: float|None = None             # mean of those that answer A; None without any
+    rewards: dict[str, float|None] = field(default_factory=dict) # reward_p, reward_a, …: mean of each task; None without any
     best_reward: float|None = None          # highest `reward_mean` of the run so far
     reward_penalty: float|None = None       # mean taken off for length, with overlong_buffer
     running_reward_mean: float|None = None  # with normalize_rewards
@@ -318,8 +322,7 @@ class StepFacts(_ModelFacts):
     zero_signal_share: float|None = None    # of the groups first asked, 0 to 1
     truncated_share: float|None = None      # of their completions, 0 to 1
     format_share: float|None = None         # of their completions, 0 to 1
-    format_share_p: float|None = None       # of those that answer P; None without any
-    format_share_a: float|None = None       # of those that answer A; None without any
+    formats: dict[str, float|None] = field(default_factory=dict) # format_share_p, …: of each task; None without any
     eval_spread: float|None = None          # of an answer to P: its best evaluation less its worst, in win probability
     eval_distance: float|None = None        # of these evaluations from the label's, in win probability; None without labels
     falling_share: float|None = None        # of answers to P, whose evaluations never rise
@@ -328,16 +331,14 @@ class StepFacts(_ModelFacts):
     learning_rate: float|None = None        # of this step
     completion_tokens: int|None = None      # of all groups learned from
     trained_tokens: int|None = None         # of these, the ones that the loss sees
-    prompts_p: int|None = None              # first asked
-    prompts_a: int|None = None              # first asked
+    prompts: dict[str, int] = field(default_factory=dict) # prompts_p, …: first asked
     refills: int|None = None                # rounds after the first
     refill_prompts: int|None = None         # asked in these rounds
-    refill_reward_p: float|None = None      # mean of these rounds; None without any
-    refill_reward_a: float|None = None      # mean of these rounds; None without any
+    refill_rewards: dict[str, float|None] = field(default_factory=dict) # refill_reward_p, …: mean of these rounds; None without any
     skipped_prompts: int|None = None        # by difficulty_filter
     engine_restarts: int|None = None        # in the run so far, with an engine
     engine_lost: bool|None = None           # with an engine
-    parts: dict[str, float|None] = field(default_factory=dict) # part_p_… and part_a_…: mean reward earned by each part
+    parts: dict[str, float|None] = field(default_factory=dict) # part_p_…, part_a_…: mean reward earned by each part
     kinds: dict[str, float] = field(default_factory=dict) # share_… and signal_…: how often each kind of prompt is asked, and how many of its groups have a signal
     skipped: int = 0                        # 1 when a loss or gradient that is not finite ended the step
     recoveries: int|None = None             # in the run so far
@@ -352,7 +353,7 @@ class StepFacts(_ModelFacts):
         row = {}
         for name in [f.name for f in fields(self)]:
             value = getattr(self, name)
-            if name in ('parts', 'kinds'): row |= value
+            if isinstance(value, dict): row |= value
             elif value is not None or name not in _SELDOM: row[name] = value
         return row
 
@@ -366,11 +367,11 @@ def gather(
     scorer: Scorer|None = None, # see `collect`
 ) -> tuple[Experience, StepFacts]: # what the step learns from; what was measured of it
     "Collect groups; replace those whose completions all score the same by new ones, because they teach nothing."
-    wanted, skipped, scorer = (task_counts(step, config.prompts_per_step, config.env_ratio), sum(source.skipped.values()),
+    wanted, skipped, scorer = (task_counts(step, config.prompts_per_step, config.shares), sum(source.skipped.values()),
                                scorer or make_scorer(config))
     kept, rounds, seconds = [], [], []
     for attempt in range(1 + config.max_refills):
-        examples = [e for kind in 'PA' for e in source.take(kind, wanted[kind])]
+        examples = [e for kind, many in wanted.items() for e in source.take(kind, many)]
         asked, spent = collect(model, tokenizer, examples, config, rollout_seed(config.seed, step, attempt),
                                scorer, step)
         rounds.append(asked)
@@ -379,43 +380,48 @@ def gather(
         source.record(examples, asked.rewards, config.success_reward, asked.rollouts.completions)
         if not config.dynamic_sampling: kept.append(asked)
         elif not silent.all(): kept.append(asked.select(~silent))
-        wanted = {kind: sum(e.kind == kind for e, s in zip(examples, silent) if s) for kind in 'PA'}
+        wanted = {kind: sum(e.kind == kind for e, s in zip(examples, silent) if s) for kind in wanted}
         if not config.dynamic_sampling or not silent.any(): break
-    batch, facts = replace(_merge(kept or rounds), asked=rounds[0]), _sampled_facts(step, rounds, config.env_ratio, scorer)
+    batch, facts = replace(_merge(kept or rounds), asked=rounds[0]), _sampled_facts(step, rounds, config.shares, scorer)
     facts.completion_tokens = int(batch.rollouts.completion_mask.sum())
     facts.skipped_prompts = sum(source.skipped.values()) - skipped
     facts.kinds, (facts.time_rollout_s, facts.time_score_s) = source.facts(), map(sum, zip(*seconds))
     return batch, facts
 
 # %% ../../nbs/grpo/04_experience.ipynb #fccf9900
-def _task_rewards(rounds: list[Experience]) -> dict: # mean reward of 'P' and 'A'; None where there is none
+def _mean_of(values): return sum(values)/len(values) if values else None
+
+
+def _columns(name: str, of_task: dict) -> dict: return {f'{name}_{kind.lower()}': value for kind, value in of_task.items()}
+
+
+def _task_rewards(rounds: list[Experience], kinds) -> dict: # mean reward of each task; None where there is none
     return {kind: torch.cat(groups).mean().item() if groups else None
-            for kind in 'PA' for groups in [[g for r in rounds for e, g in zip(r.examples, r.rewards) if e.kind == kind]]}
+            for kind in kinds for groups in [[g for r in rounds for e, g in zip(r.examples, r.rewards) if e.kind == kind]]}
 
 
 def mixed_reward(
-    of_task: dict[str, float|None], # mean reward of 'P' and 'A'; None where there is none
-    env_ratio: float,               # share of A over the run, 0 to 1
+    of_task: dict[str, float|None], # mean reward of each task; None where there is none
+    shares: dict[str, float],       # over the run, together 1
 ) -> float:                         # mean of those that are there, in reward units
-    "Both tasks with their shares in the run, whatever the share in the step."
-    there = {kind: share for kind, share in dict(P=1 - env_ratio, A=env_ratio).items() if of_task[kind] is not None}
+    "All tasks with their shares in the run, whatever the share in the step."
+    there = {kind: share for kind, share in shares.items() if of_task[kind] is not None}
     return sum(share*of_task[kind] for kind, share in there.items()) / sum(there.values())
 
 
-def _format_shares(batch: Experience) -> dict: # columns of metrics.jsonl; None where the task is not there
+def _format_shares(batch: Experience, kinds) -> dict: # None where the task is not there
     "How many completions can be read, of all and of each task."
     G, read = batch.rewards.shape[1], ['structure' in s.parts for s in batch.scores]
-    of_task = {kind: [r for i, r in enumerate(read) if batch.examples[i // G].kind == kind] for kind in 'PA'}
-    return dict(format_share=sum(read)/len(read),
-                **{f'format_share_{kind.lower()}': sum(found)/len(found) if found else None for kind, found in of_task.items()})
+    of_task = {kind: [r for i, r in enumerate(read) if batch.examples[i // G].kind == kind] for kind in kinds}
+    return dict(format_share=sum(read)/len(read), formats=_columns('format_share', {kind: _mean_of(found) for kind, found in of_task.items()}))
 
 
-def _mean_parts(batch: Experience) -> dict: # mean reward earned by every part, by its column; None where the task is not there
+def _mean_parts(batch: Experience, kinds) -> dict: # mean reward earned by every part, by its column; None where the task is not there
     parts, G = {}, batch.rewards.shape[1]
-    for kind in 'PA':
+    for kind in kinds:
         scores = [s for i, s in enumerate(batch.scores) if batch.examples[i // G].kind == kind]
-        seldom = [name for name in RULES_WEIGHTS if any(name in s.parts for s in scores)]   # where the rules pay
-        for name in dict.fromkeys([*WEIGHTS[kind], *seldom]):
+        seldom = [name for name in TASKS[kind].by_rules if any(name in s.parts for s in scores)]
+        for name in dict.fromkeys([*TASKS[kind].weights, *seldom]):
             parts[f"part_{kind.lower()}_{name.replace(' ', '_')}"] = (
                 sum(s.parts.get(name, 0.) for s in scores) / len(scores) if scores else None)
     return parts
@@ -427,27 +433,23 @@ def _engine_facts(scorer):
     return {name: type(value)(sum(f[name] for f in found)) for name, value in found[0].items()}
 
 
-def _sampled_facts(step: int, rounds: list[Experience], env_ratio: float, scorer: Scorer) -> StepFacts:
+def _sampled_facts(step: int, rounds: list[Experience], shares: dict[str, float], scorer: Scorer) -> StepFacts:
     "Metrics of the prompts that were asked first, dropped ones included; and the rewards of the refills."
-    first, of_task, refill = rounds[0], _task_rewards(rounds[:1]), _task_rewards(rounds[1:])
-    kinds = [e.kind for e in first.examples]
+    first, of_task, kinds = rounds[0], _task_rewards(rounds[:1], shares), [e.kind for e in rounds[0].examples]
     return StepFacts(
-        step, parts=_mean_parts(first), **_engine_facts(scorer), reward_mean=mixed_reward(of_task, env_ratio),
+        step, parts=_mean_parts(first, shares), **_engine_facts(scorer), reward_mean=mixed_reward(of_task, shares),
         reward_std=first.rewards.std().item(), reward_max=first.rewards.max().item(),
-        reward_p=of_task['P'], reward_a=of_task['A'], prompts_p=kinds.count('P'), prompts_a=kinds.count('A'),
+        rewards=_columns('reward', of_task), prompts=_columns('prompts', {kind: kinds.count(kind) for kind in shares}),
         refills=len(rounds) - 1, refill_prompts=sum(len(r.examples) for r in rounds[1:]),
-        refill_reward_p=refill['P'], refill_reward_a=refill['A'],
-        zero_signal_share=zero_signal_groups(first.rewards).float().mean().item(), **_format_shares(first), **_habits(first),
+        refill_rewards=_columns('refill_reward', _task_rewards(rounds[1:], shares)),
+        zero_signal_share=zero_signal_groups(first.rewards).float().mean().item(), **_format_shares(first, shares), **_habits(first),
         truncated_share=first.rollouts.truncated.float().mean().item())
 
 # %% ../../nbs/grpo/04_experience.ipynb #60880739
-def _mean_of(values): return sum(values)/len(values) if values else None
-
-
 def _habits(batch: Experience) -> dict: # columns of metrics.jsonl; None where no P answer can be read
     "What the rules cannot see: how P answers evaluate, order and choose."
     G = batch.rewards.shape[1]
-    read = [(s.about[1], batch.examples[i // G].target) for i, s in enumerate(batch.scores) if batch.examples[i // G].kind == 'P' and s.about and s.about[1]]
+    read = [(s.about[1], batch.examples[i // G].target) for i, s in enumerate(batch.scores) if isinstance(batch.examples[i // G].task, PolicyTask) and s.about and s.about[1]]
     answers, chances = [a for a, _ in read], [[win_probability(e) for e in a.evals] for a, _ in read]
     apart = [abs(p - win_probability(dict(zip(t.moves, t.evals))[m])) for (a, t), ps in zip(read, chances) if t for m, p in zip(a.moves, ps) if m in t.moves]
     return dict(eval_spread=_mean_of([max(ps) - min(ps) for ps in chances if len(ps) > 1]), eval_distance=_mean_of(apart),

@@ -7,15 +7,16 @@ __all__ = ['Mixture', 'unlabelled_mixture']
 
 # %% ../../nbs/grpo/09_mixture.ipynb #3619cebc
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 import chess
 from torch import Tensor
 from ..chess.positions import position_hash, split_of
-from ..chess.tasks import PolicyTask, parse_completion
+import rookworld_nb.chess.unlabelled    # prompts of P and A
+from ..task import TASKS
+from ..chess.tasks import EnvTask, PolicyTask, parse_completion
 from ..chess.dataset import Example
-from ..chess.unlabelled import MOVE_KINDS, unlabelled_prompts
 from .grpo import zero_signal_groups
 
 # %% ../../nbs/grpo/09_mixture.ipynb #9e82251d
@@ -54,10 +55,13 @@ class _Visited:
 class _Shares:
     "The shares of a `Mixture`, and its state."
     @property
-    def skipped(self) -> dict[str, int]: return dict(P=0, A=0)     # of `PromptSource`
+    def skipped(self) -> dict[str, int]: return {}     # of `PromptSource`
+
+    @property
+    def tasks(self) -> list[str]: return list(dict.fromkeys(task for task, _ in self.streams))     # letters
 
     def shares(self,
-        task: str,  # 'P' or 'A'
+        task: str,  # its letter
     ) -> dict[str, float]: # kind: its share of the prompts of the task; together 1
         "How often each kind is asked now."
         kinds = [name for name in self.streams if name[0] == task]
@@ -66,7 +70,7 @@ class _Shares:
 
     def facts(self) -> dict: # columns of metrics.jsonl
         "Share and signal of every kind."
-        return {f'{what}_{task.lower()}_{kind}': round(value, 4) for task in 'PA' for kind, share in self.shares(task).items()
+        return {f'{what}_{task.lower()}_{kind}': round(value, 4) for task in self.tasks for kind, share in self.shares(task).items()
                 for what, value in (('share', share), ('signal', self.signal[task, kind]))}
 
     def state_dict(self) -> dict: # as JSON can hold it
@@ -76,7 +80,7 @@ class _Shares:
 
     def load_state_dict(self, state: dict): # from `state_dict`
         "Go on where another mixture was."
-        for name in ('used', 'credit', 'signal'): setattr(self, name, {tuple(k.split(' ')): v for k, v in state[name].items()})
+        for name in ('used', 'credit', 'signal'): getattr(self, name).update({tuple(k.split(' ')): v for k, v in state[name].items()})
         if self.visited: self.visited.fens = deque(state['visited'], self.visited.fens.maxlen)
 
 # %% ../../nbs/grpo/09_mixture.ipynb #0369283d
@@ -90,14 +94,14 @@ class Mixture(_Shares):
         reserved: frozenset[int] = frozenset(), # positions that it must not ask, see `unlabelled_prompts`
     ):
         self.streams, self.floor, self.memory = {name: _Blocks(make) for name, make in streams.items()}, floor, memory
-        first = next((name for name in streams if name[0] == 'P'), None)
+        first = next((name for name in streams if name[0] == PolicyTask.letter), None)
         self.visited = _Visited(_Blocks(lambda number: streams[first](f'visited {number}')), reserved) if visited and first else None
-        if self.visited: self.streams['P', 'visited'] = self.visited
+        if self.visited: self.streams[PolicyTask.letter, 'visited'] = self.visited
         self.used, self.credit = dict.fromkeys(self.streams, 0), dict.fromkeys(self.streams, 0.0)
         self.signal = dict.fromkeys(self.streams, 0.5)     # before anything is known
 
     def take(self,
-        task: str, # 'P' or 'A'
+        task: str, # its letter
         n: int,    # how many
     ) -> list[Example]:
         "The next prompts of a task: each kind at its share, to within one prompt."
@@ -111,7 +115,7 @@ class Mixture(_Shares):
         return found
 
     def peek(self,
-        task: str, # 'P' or 'A'
+        task: str, # its letter
         n: int,    # how many, at most
     ) -> list[Example]: # as many of each kind, a block at most; visited positions come from these
         "Some prompts of a task, without taking them."
@@ -128,16 +132,19 @@ class Mixture(_Shares):
         for i, (e, silent) in enumerate(zip(examples, zero_signal_groups(rewards).tolist())):
             name = e.kind, e.source
             self.signal[name] += ((not silent) - self.signal[name]) / self.memory
-            if self.visited and e.kind == 'P' and completions: self.visited.see(e, completions[i*rewards.shape[1]])
+            if self.visited and isinstance(e.task, PolicyTask) and completions: self.visited.see(e, completions[i*rewards.shape[1]])
 
 # %% ../../nbs/grpo/09_mixture.ipynb #05c09699
 def unlabelled_mixture(
     kinds: tuple[str, ...], # see `position_kinds`
     seed: int,              # of the run
     reserved: frozenset[int] = frozenset(), # see `unlabelled_prompts`
+    letters: Iterable[str] = (PolicyTask.letter, EnvTask.letter), # of the tasks; each has `Task.prompts`
 ) -> Mixture:
-    "Positions for P, moves in these positions for A."
+    "Positions for P, moves in these positions for A, and whatever other tasks ask."
     places = tuple(kind for kind in kinds if kind != 'visited')
-    def block(task, kind, number): return unlabelled_prompts(task, kind, f'{seed} {number}', places, reserved=reserved)
-    names = [*(('P', kind) for kind in places), *(('A', move) for move in MOVE_KINDS)]
-    return Mixture({name: partial(block, *name) for name in names}, visited='visited' in kinds, reserved=reserved)
+    for letter in letters:
+        if not TASKS[letter].prompts: raise ValueError(f'task {letter} makes no prompts, so data must be rows')
+    def block(make, number): return make(f'{seed} {number}')
+    streams = {(letter, kind): partial(block, make) for letter in letters for kind, make in TASKS[letter].prompts(places, reserved).items()}
+    return Mixture(streams, visited='visited' in kinds, reserved=reserved)

@@ -16,14 +16,15 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 from tqdm.auto import tqdm
+from ..task import TASKS, complete
 from ..chess.board import transition
-from ..chess.tasks import EnvAnswer, PolicyAnswer, parse_prompt
+from ..chess.tasks import EnvAnswer, PolicyAnswer, PolicyTask, parse_prompt
 from ..chess.engine import EnginePool
 from ..chess.dataset import Example, load_rows
 from ..lm.generate import generate
 from ..lm.drafts import Drafts
 from ..lm.tokenizer import Context
-from .measures import ENGINE_METRICS, METRICS, bootstrap, mcnemar, sign_flip, wilson
+from .measures import ENGINE_METRICS, every_metric, metrics_of, bootstrap, mcnemar, sign_flip, wilson
 from .metrics import judge, phase_of, row_class
 from .suites import SUITES, suite_rows
 
@@ -35,7 +36,7 @@ def judge_texts(
 ) -> pd.DataFrame:                # one row per sample: index, sample, task, colour, phase, class, prompt, completion, then the metrics
     "Judge given completions. Where prompts have a source, it is a column, too."
     rows = list(rows)
-    found, names, told = [], [m.name for m in METRICS + ENGINE_METRICS * bool(engine)], ['source'] * any(e.source for e in rows)
+    found, names, told = [], [name for name, m in every_metric().items() if m.source == 'eval' and (engine or m not in ENGINE_METRICS)], ['source'] * any(e.source for e in rows)
     for i, (example, texts) in enumerate(zip(rows, completions, strict=True)):
         about = dict(index=i, task=example.kind, colour=example.colour, phase=phase_of(example),
                      prompt=example.prompt(), source=example.source, **{'class': row_class(example)})
@@ -72,20 +73,20 @@ def judge_rows(
     batch_size: int = 256,   # prompts per call of `generate`
     group_size: int = 1,     # samples per prompt
     engine: dict[str, PolicyAnswer]|None = None, # see `judge_texts`
-    settings: dict[str, dict]|None = None, # for 'P' and for 'A': temperature, top_k, top_p; None: `temperature` for both
-    limits: dict[str, int]|None = None, # most tokens of an answer to 'P' and to 'A'; None: 144 for both
+    settings: dict[str, dict]|None = None, # for each task: temperature, top_k, top_p; None: `temperature` for all
+    limits: dict[str, int]|None = None, # most tokens of an answer to each task, see `token_limits`; None: 144 for all
     vocabulary: Tensor|None = None, # see `generate`
 ) -> pd.DataFrame:           # see `judge_texts`
     "Let the model answer, and judge it. Prompts of similar length share a batch; the order of the rows stays."
     prompts = [e.prompt(tokenizer.style) for e in rows]
     _check_prompts(model, tokenizer, prompts)
-    settings = settings or dict.fromkeys('PA', dict(temperature=temperature))
+    settings = settings or dict.fromkeys(TASKS, dict(temperature=temperature))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].kind, len(prompts[i])))
-    texts, drafting = [None] * len(rows), not settings['A']['temperature']    # a model that is mostly wrong gets no more drafts
+    texts, drafting = [None] * len(rows), True    # a model that is mostly wrong gets no more drafts
     for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', leave=None, disable=None):
         batch = order[start:start+batch_size]
-        how = {name: [settings[rows[i].kind][name] for i in batch] for name in settings['P']}
-        known = {i: rows[i].completion(tokenizer.style) for i in batch if rows[i].kind == 'A'} if drafting else {}
+        how = {name: [settings[rows[i].kind][name] for i in batch] for name in next(iter(settings.values()))}
+        known = {i: rows[i].completion(tokenizer.style) for i in batch if drafting and rows[i].of_task.drafts and not settings[rows[i].kind]['temperature']}
         if limits: how['limits'] = [limits[rows[i].kind] for i in batch]
         said = generate(model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start,
                         vocabulary=vocabulary, drafts=known and Drafts.of(tokenizer, [*map(known.get, batch)], model.wte.weight.device), **how).completions
@@ -95,16 +96,15 @@ def judge_rows(
 
 # %% ../../nbs/measure/04_evaluate.ipynb #afdcca25
 def _per_prompt(judged):
-    names = [m.name for m in METRICS + ENGINE_METRICS if m.name in judged]
+    names = [name for name in every_metric() if name in judged]
     return judged.groupby(['task', 'index']).agg(
         {**{c: 'first' for c in ('colour', 'phase', 'class', 'source', 'seen', 'prompt') if c in judged}, **{m: 'mean' for m in names}}).reset_index()
 
 
 def _tasks(frame):
-    "Task, its rows, its metrics; then both tasks together, for the metrics they share."
-    for task, rows in frame.groupby('task'):
-        yield task, rows, [m for m in METRICS + ENGINE_METRICS if task in m.task and m.name in rows]
-    if frame.task.nunique() == 2: yield 'all', frame, [m for m in METRICS if m.task == 'PA']
+    "Task, its rows, its metrics; then all tasks together, for the metrics they share."
+    for task, rows in frame.groupby('task'): yield task, rows, [m for m in metrics_of(task) if m.name in rows]
+    if frame.task.nunique() > 1: yield 'all', frame, metrics_of('')
 
 
 def _slices(frame):
@@ -185,14 +185,14 @@ def judge_policy(
     return judge_texts(rows, [[policy(e.prompt())] for e in rows], engine)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #06f34b96
-# the trivial policies beside a model in the table of a run
-_BESIDE = dict(P='first_legal', A='copy_input')
+complete('P', trivial=first_legal)     # what stands beside a model in the table of a run
+complete('A', trivial=copy_input)
 
 def judge_trivial(
     rows: list[Example], # n examples
 ) -> pd.DataFrame:       # see `judge_texts`
-    "P: the first legal moves. A: the position unchanged."
-    return pd.concat([judge_policy(TRIVIAL_POLICIES[name][1], part) for kind, name in _BESIDE.items()
+    "P: the first legal moves. A: the position unchanged. Other tasks: what they say, or nothing."
+    return pd.concat([judge_policy(task.trivial, part) for kind, task in TASKS.items()
                       if (part := [e for e in rows if e.kind == kind])], ignore_index=True)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #7499e890
@@ -204,7 +204,7 @@ def engine_labels(
     workers: int = 0,        # engine processes; 0 uses every core
 ) -> dict[str, PolicyAnswer]: # by position
     "Stockfish's answer for every P position."
-    fens = list(dict.fromkeys(e.fen for e in rows if e.kind == 'P'))
+    fens = list(dict.fromkeys(e.fen for e in rows if isinstance(e.task, PolicyTask)))
     with EnginePool(nodes, multipv, workers, path) as pool:
         return {a.fen: PolicyAnswer(a.moves, a.evals, a.moves[0]) for a in pool.analyse(fens)}
 

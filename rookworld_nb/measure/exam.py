@@ -19,6 +19,8 @@ import torch
 from ..config import EvalConfig
 from ..files import read_json, while_read
 from ..page import document, escaped, frame_html
+from ..task import TASKS, token_limits
+from ..chess.tasks import PolicyTask
 from ..chess.engine import EngineLost, find_engine
 from ..chess.positions import position_hash
 from ..chess.dataset import Example, audit_labels, load_rows
@@ -116,7 +118,7 @@ def model_answers(
     "The answers of one model."
     model, tokenizer = load_model(name, pick_device(config.device))
     return {how: _mark_seen(judge_rows(model, tokenizer, rows, t, config.seed, config.batch_size, engine=engine,
-                                       limits=config.token_limits), rows)
+                                       limits=token_limits(config)), rows)
             for how, t in _decodings(config).items()}
 
 
@@ -126,13 +128,13 @@ def _trivial_answers(
     path: str|None = None,    # of Stockfish, see `find_engine`; where there is none, `stockfish_1_node` is left out
 ) -> dict[str, pd.DataFrame]: # name -> judged frame of the rows of its task
     "The answers of the trivial policies, and of Stockfish with a single node, which lists a single move."
-    parts = {kind: [e for e in rows if e.kind == kind] for kind in 'PA'}
-    found = {name: _mark_seen(judge_policy(policy, parts[kind], engine), parts[kind])
-             for name, (kind, policy) in TRIVIAL_POLICIES.items() if parts[kind]}
-    if parts['P'] and find_engine(path):
-        try: labels = engine_labels(parts['P'], nodes=1, multipv=1, path=path, workers=1)
+    parts, policy = {kind: [e for e in rows if e.kind == kind] for kind in TASKS}, [e for e in rows if isinstance(e.task, PolicyTask)]
+    found = {name: _mark_seen(judge_policy(answer, parts[kind], engine), parts[kind])
+             for name, (kind, answer) in TRIVIAL_POLICIES.items() if parts[kind]}
+    if policy and find_engine(path):
+        try: labels = engine_labels(policy, nodes=1, multipv=1, path=path, workers=1)
         except EngineLost as e: warnings.warn(f'stockfish_1_node is left out: {e}')
-        else: found['stockfish_1_node'] = _mark_seen(judge_policy(engine_policy(labels), parts['P'], engine), parts['P'])
+        else: found['stockfish_1_node'] = _mark_seen(judge_policy(engine_policy(labels), policy, engine), policy)
     return found
 
 # %% ../../nbs/measure/05_exam.ipynb #7c192908
@@ -156,7 +158,7 @@ def _label_note(
     rows: list[Example], # any
 ) -> str:                # '' when no row has a published best move, and every one a label
     "How often the published best move is the best, and the worst, of its own candidates; or how many P rows have no label."
-    without, table = sum(e.kind == 'P' and not e.target for e in rows), audit_labels(rows)
+    without, table = sum(not e.target for e in rows), audit_labels(rows)
     if without: return f'{without} of the P rows have no label: what only a label can tell, such as the reward, is left out for them'
     if not len(table): return ''
     said = (f'{colour}, {r.n:.0f} rows, is the best of its candidates in {r.best:.1%} and the worst in {r.worst:.1%}'
@@ -171,7 +173,7 @@ def _worst_answers(
 ) -> pd.DataFrame:        # rows of the frame, lowest reward first
     "The answers with the lowest rewards among those that are not exactly right."
     wrong = judged[judged.reward < 1].sort_values(['reward', 'index'], kind='stable')
-    return (pd.concat([wrong[wrong.task == task].head(most // 2) for task in 'PA'])
+    return (pd.concat([wrong[wrong.task == task].head(most // 2) for task in TASKS])
             .sort_values(['reward', 'index'], kind='stable'))
 
 
@@ -275,7 +277,7 @@ def _probe_tables(config, judged, sources):
     "Model -> (decoding, table of its probes): of the suite probes, and beside a suite full that is not cut short."
     if config.suite == 'probes': return {name: (how, probe_table(frame)) for name, frames in judged.items() for how, frame in frames.items()}
     if config.suite != 'full' or config.prompts: return {}
-    return {name: ('greedy', run_probes(*load_model(source, pick_device(config.device)), batch_size=config.batch_size, limits=config.token_limits))
+    return {name: ('greedy', run_probes(*load_model(source, pick_device(config.device)), batch_size=config.batch_size, limits=token_limits(config)))
             for name, source in sources.items()}
 
 

@@ -9,6 +9,7 @@ __all__ = ['regret', 'mating_moves', 'levenshtein', 'judge', 'phase_of', 'row_cl
 import math
 from functools import lru_cache
 import chess
+from ..task import complete
 from ..chess.board import START_FEN
 from ..chess.tasks import MAX_MOVES, OUTCOMES, EnvAnswer, PolicyAnswer, parse_completion
 from ..chess.engine import win_probability
@@ -16,7 +17,7 @@ from ..chess.dataset import Example
 from ..chess.quick_rules import legal_moves
 from ..reward.coherence import is_coherent
 from ..reward.reward_scorer import score
-from .measures import ENGINE_METRICS, FEN_FIELDS, METRICS
+from .measures import FEN_FIELDS, metrics_of
 
 # %% ../../nbs/measure/02_metrics.ipynb #0621cc97
 def regret(
@@ -127,7 +128,7 @@ def _share(pairs):
     return sum(a == b for a, b in pairs) / len(pairs) if pairs else math.nan
 
 
-def _judge_transition(example, completion):
+def _judge_transition(example, completion, engine):
     truth = example.completion()
     fields, right = (completion.split('+') + ['']*4)[:4], truth.split('+')
     before, after, said = _squares(example.fen), _squares(right[0]), _squares(fields[0]) or '?'*64
@@ -149,22 +150,31 @@ def _judge_transition(example, completion):
         **{f'recall_{c}': suffix['suffix'] if c == kind else math.nan for c in OUTCOMES.values()})
 
 # %% ../../nbs/measure/02_metrics.ipynb #b735a438
+complete('P', judge=_judge_policy)
+complete('A', judge=_judge_transition)
+
+def _judge_whole(example, completion, engine):
+    "What can be said of an answer to any task."
+    answer, strict = _read(example.prompt(), completion)
+    return dict(format_valid=strict, exact=strict and answer == example.target)
+
+
 def judge(
     example: Example, # the prompt and its truth
     completion: str,  # the answer of a model, without the end token
     engine: PolicyAnswer|None = None, # Stockfish's answer to a P prompt, where it was asked
 ) -> dict[str, float]: # metric -> value, for the metrics of the example's task; nan where one does not apply
     "Everything measured about one completion."
-    found = (_judge_policy(example, completion, engine) if example.kind == 'P'
-             else _judge_transition(example, completion))
+    found = (example.of_task.judge or _judge_whole)(example, completion, engine)
     if example.target: found['reward'] = score(example.prompt(), completion, example.target).total
-    return {m.name: float(found[m.name]) for m in METRICS + ENGINE_METRICS if m.name in found}
+    return {m.name: float(found[m.name]) for m in metrics_of(example.kind) if m.name in found}
 
 # %% ../../nbs/measure/02_metrics.ipynb #5e0eff62
 def phase_of(
     example: Example, # any
-) -> str:             # 'move1', 'opening', 'middlegame' or 'endgame'
+) -> str:             # 'move1', 'opening', 'middlegame' or 'endgame'; '' without a position
     "The phase of the game: as the row names it, else by move number and number of pieces."
+    if not example.fen: return ''
     placement, _, _, _, _, number = example.fen.split()
     if example.fen.split()[:4] == START_FEN.split()[:4]: return 'move1'
     if example.phase: return example.phase
@@ -174,7 +184,10 @@ def phase_of(
 
 def row_class(
     example: Example, # any
-) -> str:             # A: one of the values of `OUTCOMES`; P: 'mate_in_one' or 'other'
+) -> str:             # A: one of the values of `OUTCOMES`; P: 'mate_in_one' or 'other'; else as the task says
     "The class a row is reported under."
-    if example.kind == 'A': return _outcome(example.target)
-    return 'mate_in_one' if mating_moves(example.fen) else 'other'
+    return example.of_task.row_class(example)
+
+
+complete('P', row_class=lambda example: 'mate_in_one' if mating_moves(example.fen) else 'other')
+complete('A', row_class=lambda example: _outcome(example.target))

@@ -17,6 +17,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 import chess
+from ..task import TASKS
 from ..chess.board import START_FEN, standard_castling
 from ..chess.tasks import MAX_MOVES
 from ..chess.positions import position_key, split_of
@@ -51,7 +52,7 @@ def _shipped(env_ratio): return load_rows('positions', env_ratio, seed=0, split=
 
 def _quick():
     rows = _shipped(0.5)
-    return rows.of_kind('P')[:250] + rows.of_kind('A')[:250]
+    return [e for kind in TASKS for e in rows.of_kind(kind)[:250]]
 
 
 def _fresh(n=2500):

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from ..page import bar_html, escaped, number, own_ids, table_html
 from ..chess.board import is_legal
-from ..measure.measures import LOGGED, arrow
+from ..measure.measures import LOGGED, arrow, every_metric
 from .run_files import Run
 
 # %% ../../nbs/report/03_cards.ipynb #af1b551c
@@ -57,7 +57,7 @@ def glossary_html(
 ) -> str:     # HTML
     "Every number with its meaning and its last value, marked where it is not healthy."
     rows, last = [], run.metrics.iloc[-1] if len(run.metrics) else {}
-    for m in [*_SUPERVISED, *(m for m in LOGGED.values() if m.source == 'eval')] if run.supervised else LOGGED.values():
+    for m in [*_SUPERVISED, *(m for m in LOGGED.values() if m.source == 'eval')] if run.supervised else every_metric().values():
         value = last.get(m.name, math.nan) if m.source == 'step' else math.nan
         outside = math.isfinite(value) and not m.low <= value <= m.high
         shown = number(value, whole=m.unit in ('steps', 'prompts', 'rounds', 'tokens'))

@@ -16,7 +16,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from ..page import embedded, escaped, number
 from .cards import completion_card, head_html
-from .curves import PANELS, SHOWN, plot_evals, plot_panels, plot_rewards, plot_time
+from ..task import TASKS
+from .curves import PANELS, plot_evals, plot_panels, plot_rewards, plot_time
 from .run_files import Run, load_run
 
 # %% ../../nbs/report/05_live.ipynb #6eae1b40
@@ -52,7 +53,7 @@ def _figures(run: Run, drawn: dict) -> str:
     if not len(run.metrics): return ''
     evals = str(run.directory), run.evals.to_json()
     if drawn.get('evals') != evals: drawn.update(evals=evals, html=''.join(
-        _figure(plot_evals(run, task), f'Task {task} on held-out prompts, with 95 % intervals.') for task in SHOWN))
+        _figure(plot_evals(run, task), f'Task {task} on held-out prompts, with 95 % intervals.') for task in TASKS))
     others = [_figure(plot_panels(run, next(iter(PANELS)))), _figure(plot_time(run))]
     return ''.join([_figure(plot_rewards(run)), drawn['html'], *others])
 

@@ -12,11 +12,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 from ..files import read_json, read_rows, write_at_once
 from ..page import document, escaped, number, table_html
-from ..measure.measures import LOGGED, arrow
+from ..task import TASKS
+from ..measure.measures import arrow, every_metric
 from .cards import completion_card, glossary_html, head_html, pick_completions
-from .curves import (BLUE, DECODING, ORANGE, PANELS, SHOWN, axes_title, empty_panels, figure_html,
+from .curves import (BLUE, DECODING, ORANGE, PANELS, axes_title, empty_panels, figure_html,
                                         plot_evals, plot_losses, plot_memory, plot_panels, plot_rewards, plot_time)
-from .run_files import STEP_COLUMNS, Run, as_frame, load_run
+from .run_files import Run, as_frame, load_run, step_columns
 from .verdict import plot_mixture, plot_probes, verdict, verdict_lines, verdict_table
 
 # %% ../../nbs/report/04_report.ipynb #e40124bc
@@ -95,24 +96,24 @@ def headlines(
 
 # %% ../../nbs/report/04_report.ipynb #532e1d03
 _SIGNS = dict(finite=('grad_norm', 'weight_norm'), kl=('kl_nats_per_sequence', 'grad_norm'),
-             reward=('reward_mean', 'entropy_nats'), tokens=('trained_tokens', 'truncated_share'),
-             **{f'format {task}': (f'format_share_{task.lower()}', 'kl_nats_per_token') for task in 'PA'})   # signal -> its curves
+             reward=('reward_mean', 'entropy_nats'), tokens=('trained_tokens', 'truncated_share'))   # signal -> its curves
 
 def _plot_signal(
     run: Run,     # the last attempt
     signal: str,  # its name
 ) -> Figure:      # two panels
     "The curves of a signal, and those of the attempts before."
-    names, notes = _SIGNS.get(str(signal), ('reward_mean', 'grad_norm')), []
+    signal, notes = str(signal), []
+    names = (f'format_share_{signal[-1].lower()}', 'kl_nats_per_token') if signal[:-2] == 'format' else _SIGNS.get(signal, ('reward_mean', 'grad_norm'))
     fig, axes = empty_panels(len(names))
     file = run.directory/'metrics-discarded.jsonl'
-    before = as_frame(read_rows(file, notes), STEP_COLUMNS + ['recovery']) if file.exists() else None
+    before = as_frame(read_rows(file, notes), step_columns() + ['recovery']) if file.exists() else None
     for ax, name in zip(axes, names):
         for _, attempt in before.groupby('recovery') if before is not None else ():
             ax.plot(attempt.step, attempt[name], color=ORANGE, linewidth=0.9)
         ax.plot(run.metrics.step, run.metrics[name], color=BLUE, linewidth=2,
                 marker='o' if len(run.metrics) < 3 else None)
-        axes_title(ax, name, LOGGED[name].unit)
+        axes_title(ax, name, every_metric()[name].unit)
     return fig
 
 # %% ../../nbs/report/04_report.ipynb #f0ba357f
@@ -165,9 +166,6 @@ def write_post_mortem(
     return page
 
 # %% ../../nbs/report/04_report.ipynb #d358cfc8
-_TILES = (
-    ('greedy', 'P', 'reward'), ('sampled', 'P', 'reward'), ('greedy', 'A', 'reward'), ('sampled', 'A', 'reward'),
-    ('greedy', 'P', 'coherence'), ('greedy', 'P', 'legal_best'), ('greedy', 'P', 'regret'), ('greedy', 'A', 'exact'))
 _SIGN = {'better': '✓ better', 'worse': '✗ worse', 'changed': '≠ changed', '': ''}
 
 def _difference(r):
@@ -179,7 +177,9 @@ def _difference(r):
 
 def _tiles(table):
     out = ''
-    for decoding, task, metric in _TILES:
+    wanted = [(decoding, letter, 'reward') for letter in TASKS for decoding in ('greedy', 'sampled')]
+    wanted += [('greedy', letter, metric) for letter, task in TASKS.items() for metric in task.tiles]
+    for decoding, task, metric in wanted:
         if decoding not in table.columns.levels[0] or (task, metric) not in table.index: continue
         r = table.loc[(task, metric), decoding]
         name = f'{task} · {metric.replace("_", " ")}{arrow(metric)}'
@@ -208,7 +208,7 @@ def _slices_html(run):
     for name in sorted(set(run.comparison.slice.dropna()) - {'all'}):
         table = comparison_table(run, name)
         if not len(table): continue
-        table = table[[m in SHOWN.get(t, ()) for t, m in table.index]]
+        table = table[[t in TASKS and m in TASKS[t].shown for t, m in table.index]]
         if len(table): out += f'<h4>{escaped(name)}</h4>' + _comparison_html(table)
     return f'<details><summary>By colour, phase and class</summary>{out}</details>' if out else ''
 
@@ -298,7 +298,7 @@ def report_html(
 ) -> str:     # a whole HTML document without links, scripts or other files
     "The report of a run."
     evals = ''.join(figure_html(plot_evals(run, t), f'evals{t}', f'Task {t} on held-out prompts, with 95 % intervals.')
-                    for t in SHOWN)
+                    for t in TASKS)
     cards = ''.join(completion_card(row, f'board{i}x') for i, (_, row) in enumerate(pick_completions(run).iterrows()))
     written = '' if run.supervised else ('<section><h2>What the model wrote</h2>'
                                          f'{cards or "<p>No completion was written yet.</p>"}</section>')

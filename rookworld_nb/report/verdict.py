@@ -8,7 +8,8 @@ __all__ = ['verdict', 'verdict_table', 'verdict_lines', 'plot_probes', 'plot_mix
 # %% ../../nbs/report/06_verdict.ipynb #70ec3008
 import pandas as pd
 from matplotlib.figure import Figure
-from ..measure.measures import LOGGED
+from ..task import TASKS
+from ..measure.measures import aims_of, every_metric
 from .curves import BLUE, GREEN, ORANGE, axes_title, empty_panels
 from .run_files import Run
 
@@ -20,42 +21,31 @@ def verdict(
 ) -> str:        # 'better', 'worse', 'changed' (no direction known) or '' (the interval includes zero)
     "The verdict about a difference, from its interval."
     if not (low > 0 or high < 0): return ''
-    better = LOGGED[metric].better if metric in LOGGED else 0
+    better = known[metric].better if metric in (known := every_metric()) else 0
     return {0: 'changed', 1: 'better', -1: 'worse'}[better * (1 if low > 0 else -1)]
 
 # %% ../../nbs/report/06_verdict.ipynb #3d32e9db
-_REPAIRED = {   # line of the table: task, metric, source of the probes
-    "A right, people's games, history of 1": ('A', 'exact', 'people, history 1'),
-    **{f'A right, {name}, history of {k}': ('A', 'exact', f'{source}, history {k}')
-       for name, source in dict(quiet='quiet', checks='check', mates='mate').items() for k in (1, 4, 10)},
-    'A right, random armies, history of 1': ('A', 'exact', 'armies, history 1'),
-    "P self-consistent, people's games": ('P', 'coherence', 'people'),
-    'P self-consistent, deep random games': ('P', 'coherence', 'deep'),
-    'P self-consistent, random armies': ('P', 'coherence', 'armies')}
-_GUARDRAILS = {
-    "P names Stockfish's best move": ('P', 'best_move'), 'P: of the five best, named': ('P', 'top5_overlap'),
-    'P: error of evaluations': ('P', 'eval_error'), 'A right': ('A', 'exact'), 'A: illegal moves seen': ('A', 'recall_illegal')}
+_PARTS = dict(repaired=False, guardrails=True)    # are its aims guards?
 
 def verdict_table(
-    run: Run, # with a comparison that has probes, or the table is empty
+    run: Run, # with a comparison that has something to repair, or the table is empty
 ) -> pd.DataFrame: # index (part, line), part is 'repaired' or 'guardrails'; columns before, after, difference, low, high, n, verdict
     "What the run should repair, then what it should not harm; greedy answers."
-    probes, rows = run.comparison[run.comparison.decoding == 'probes'], []
-    if not len(probes): return pd.DataFrame()
-    labelled = run.comparison[(run.comparison.decoding == 'greedy') & (run.comparison.slice == 'all')]
-    wanted = [('repaired', line, probes[probes.slice == f'source:{source}'], task, metric) for line, (task, metric, source) in _REPAIRED.items()]
-    wanted += [('guardrails', line, labelled, task, metric) for line, (task, metric) in _GUARDRAILS.items()]
-    for part, line, found, task, metric in wanted:
-        for r in found[(found.task == task) & (found.metric == metric)].itertuples():
-            rows.append(dict(part=part, line=line, before=r.before, after=r.after, difference=r.difference, low=r.low, high=r.high,
-                             n=int(r.n), verdict=verdict(metric, r.low, r.high)))
+    found, rows = run.comparison[run.comparison.decoding.isin(['greedy', 'probes'])], []
+    for part, guard in _PARTS.items():
+        for letter, aim in aims_of(guard):
+            for r in found[(found.task == letter) & (found.metric == aim.metric) & (found.slice == aim.slice)].itertuples():
+                if aim.source or r.decoding == 'greedy':
+                    rows.append(dict(part=part, line=aim.line, before=r.before, after=r.after, difference=r.difference, low=r.low, high=r.high,
+                                     n=int(r.n), verdict=verdict(aim.metric, r.low, r.high)))
+    if not any(row['part'] == 'repaired' for row in rows): return pd.DataFrame()
     return pd.DataFrame(rows).set_index(['part', 'line'])
 
 
 def verdict_lines(
     run: Run, # any
-) -> list[str]: # for the terminal; empty without probes
-    "The table as text, after three sentences."
+) -> list[str]: # for the terminal; empty where the table is
+    "The table as text, after a few sentences."
     table = verdict_table(run)
     if not len(table): return []
     lines = [*_sentences(table), '', f'{"greedy answers, held out":40} before   after   change   95 % interval       n']
@@ -75,33 +65,34 @@ def _change(table, part, line, of):
 
 
 def _sentences(table):
-    "The three sentences that answer the reader's questions."
-    asked = [("A: right answers about people's games", 'repaired', "A right, people's games, history of 1"),
-             ("P: self-consistent answers about people's games", 'repaired', "P self-consistent, people's games"),
-             ("Guardrail: Stockfish's best move", 'guardrails', "P names Stockfish's best move")]
-    return [said + '.' for of, part, line in asked if (said := _change(table, part, line, of))]
+    "The sentences that answer the reader's questions."
+    asked = [('Guardrail' if guard else letter, part, aim) for part, guard in _PARTS.items() for letter, aim in aims_of(guard) if aim.said]
+    return [said + '.' for of, part, aim in asked if (said := _change(table, part, aim.line, f'{of}: {aim.said}'))]
 
 # %% ../../nbs/report/06_verdict.ipynb #1b87b4cf
-_CURVES = {   # panel: label -> task, metric, slice
-    'A, right answers': {'people': ('A', 'exact', 'source:people, history 1'), 'quiet': ('A', 'exact', 'source:quiet, history 1'),
-                         'checks': ('A', 'exact', 'source:check, history 1'), 'mates': ('A', 'exact', 'source:mate, history 1'),
-                         'armies': ('A', 'exact', 'source:armies, history 1')},
-    'P, self-consistent answers': {'people': ('P', 'coherence', 'source:people'), 'deep': ('P', 'coherence', 'source:deep'),
-                                   'armies': ('P', 'coherence', 'source:armies')},
-    'guardrails': {'best move': ('P', 'best_move', 'all'), 'five best': ('P', 'top5_overlap', 'all'), 'A right': ('A', 'exact', 'all')}}
 _COLOURS = (BLUE, ORANGE, GREEN, '#8a6fc9', '#8d99a8')
+
+def _curves(runs):
+    "Panel: letter and aim of each of its curves."
+    asked, found = {row for run in runs for row in run.evals[['task', 'metric']].itertuples(index=False, name=None)}, {}
+    for guard in _PARTS.values():
+        for letter, aim in aims_of(guard):
+            if aim.label and (letter, aim.metric) in asked: found.setdefault('guardrails' if guard else TASKS[letter].heading, []).append((letter, aim))
+    return found
+
 
 def plot_probes(
     runs: list[Run], # of the same kind; several are drawn thin, one colour a measure
-) -> Figure:         # three panels
+) -> Figure:         # a panel for each task, one for the guardrails
     "What the checks measured, over the steps."
-    fig, axes = empty_panels(3, height=2.8)
-    for ax, (panel, curves) in zip(axes, _CURVES.items()):
-        for (label, (task, metric, slice)), colour in zip(curves.items(), _COLOURS):
+    panels = _curves(runs)
+    fig, axes = empty_panels(len(panels), height=2.8)
+    for ax, (panel, curves) in zip(axes, panels.items()):
+        for (letter, aim), colour in zip(curves, _COLOURS):
             for i, run in enumerate(runs):
                 e = run.evals
-                e = e[(e.decoding == 'check') & (e.task == task) & (e.metric == metric) & (e.slice == slice)]
-                ax.plot(e.step, e.value, color=colour, marker='.', linewidth=1.6 if len(runs) == 1 else 1, label=label if not i else None)
+                e = e[(e.decoding == 'check') & (e.task == letter) & (e.metric == aim.metric) & (e.slice == aim.slice)]
+                ax.plot(e.step, e.value, color=colour, marker='.', linewidth=1.6 if len(runs) == 1 else 1, label=aim.label if not i else None)
         axes_title(ax, panel)
         ax.set_ylim(0, 1.02)
         ax.legend(frameon=False, fontsize=7, ncols=2, loc='lower right')
@@ -110,12 +101,13 @@ def plot_probes(
 # %% ../../nbs/report/06_verdict.ipynb #cd757c50
 def plot_mixture(
     run: Run, # any
-) -> Figure|None: # four panels; None where the run has no mixture
+) -> Figure|None: # two panels for each task; None where the run has no mixture
     "Share and signal of every kind of prompt, over the steps."
     m = run.metrics
     if not any(c.startswith('share_') for c in m): return None
-    fig, axes = empty_panels(4, 2, 2.4)
-    wanted = [(what, task) for task in 'pa' for what in ('share', 'signal')]
+    tasks = dict.fromkeys(c.split('_')[1] for c in m if c.startswith('signal_'))
+    wanted = [(what, task) for task in tasks for what in ('share', 'signal')]
+    fig, axes = empty_panels(len(wanted), 2, 2.4)
     for ax, (what, task) in zip(axes, wanted):
         names = [c for c in m if c.startswith(f'{what}_{task}_')]
         for name, colour in zip(names, (*_COLOURS, '#b0436e')): ax.plot(m.step, m[name], color=colour, linewidth=1.4, label=name.split('_', 2)[2])

@@ -7,12 +7,14 @@ __all__ = ['RULES_WEIGHTS', 'is_coherent', 'score_by_rules', 'add_coherence']
 
 # %% ../../nbs/reward/03_coherence.ipynb #da29f13c
 import math
+from ..task import complete
 from ..chess.quick_rules import legal_moves
-from ..chess.tasks import MAX_MOVES, EnvTask, PolicyAnswer, parse_completion, parse_prompt
+from ..chess.tasks import MAX_MOVES, PolicyAnswer, PolicyTask, parse_completion, parse_prompt
 from .reward_scorer import WEIGHTS, Score, score
 
 # %% ../../nbs/reward/03_coherence.ipynb #69c393fb
 RULES_WEIGHTS = {'legal': 0.20, 'tidy': 0.16, 'among': 0.08, 'coherent': 0.16}   # together 0.6, as the parts of P and of A
+complete('P', by_rules=RULES_WEIGHTS, paid='a self-consistent P answer: five legal moves, the one it rated highest played')
 
 def _own_choice(
     answer: PolicyAnswer, # as read
@@ -55,7 +57,7 @@ def score_by_rules(
 ) -> Score:             # total in [-0.3, 1]; 1 for P: coherent, for A: exact
     "Grade one completion without any label."
     task, weights = parse_prompt(prompt), weights or WEIGHTS
-    if isinstance(task, EnvTask): return score(prompt, completion, weights=weights)
+    if not isinstance(task, PolicyTask): return score(prompt, completion, weights=weights)
     try: answer = parse_completion(prompt, completion, strict=True)
     except ValueError: return score(prompt, completion, weights=weights)
     shares, about = _rules_shares(task.fen, answer), (task, answer, None, weights | {'P': RULES_WEIGHTS})
@@ -73,7 +75,7 @@ def add_coherence(
     weights: dict|None = None, # that `found` was made with; None is `WEIGHTS`
 ) -> Score:            # between both totals; exact answers and A stay as they are
     "Let the rules pay a share of P, for an answer that agrees with itself."
-    if not share or found.total == 1 or isinstance(found.about[0], EnvTask): return found
+    if not share or found.total == 1 or not isinstance(found.about[0], PolicyTask): return found
     own, mixed = score_by_rules(prompt, completion, weights), lambda a, b: {n: (1 - share)*a.get(n, 0.) + share*b.get(n, 0.) for n in {**a, **b}}
     of = found.about[3] | {'P': mixed(found.about[3]['P'], RULES_WEIGHTS)}
     reasons = dict.fromkeys([*found.reason.split('; '), *own.reason.split('; ')])    # both may say that B is illegal

@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import compress
 from operator import eq, ne, not_
 import chess
+from ..task import TASKS, complete
 from ..chess.board import board_squares, board_svg, transition
 from ..chess.quick_rules import legal_among, quick_transition
 from ..chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion, parse_prompt
@@ -39,6 +40,7 @@ WEIGHTS = {
              'reward':      0.12,  # large enough that missing the end of a game costs a level
              'terminated':  0.09,
              'truncated':   0.01}}
+for letter in 'PA': complete(letter, weights=WEIGHTS[letter])
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #22f1cb07
 _ILLEGAL_RATE = 0.03    # share of tidy, candidates and evals still paid when B is illegal: some credit, but below every legal B
@@ -54,24 +56,25 @@ _JUNK_SCALE = 60        # characters around an answer that halve its reward
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #f94369b8
 def parse_weights(
-    text: str, # such as 'regret=0.5 evals=0.1': parts of P or A and their share of the 0.6; '' changes nothing
+    text: str, # such as 'regret=0.5 evals=0.1': parts of P, A or another task and their share of the 0.6; '' changes nothing
 ) -> dict:     # a table like `WEIGHTS`; ValueError names what is wrong
     "The table of weights with other weights for some parts."
-    table = {task: dict(parts) for task, parts in WEIGHTS.items()}
+    table = {task: dict(parts) for task, parts in (WEIGHTS | {letter: task.weights for letter, task in TASKS.items()}).items()}
+    usual, letters = {letter: dict(table[letter]) for letter in TASKS}, [*TASKS]
     for word in text.replace(',', ' ').split():
         name, _, number = word.partition('=')
         part = name.replace('_', ' ')
-        task = next((t for t in 'PA' if part in table[t]), None)
+        task = next((t for t in letters if part in table[t]), None)
         if task is None:
             raise ValueError(f"reward_weights: {name!r} is no part of the reward, expected one of "
-                             f"{', '.join(p.replace(' ', '_') for t in 'PA' for p in table[t])}")
+                             f"{', '.join(p.replace(' ', '_') for t in letters for p in table[t])}")
         if not re.fullmatch(r'[0-9]*\.?[0-9]+', number):
             raise ValueError(f'reward_weights: the weight of {name} must be a number, 0 or more, not {number!r}')
         table[task][part] = float(number)
-    for task in 'PA':
+    for task in letters:
         if not (total := sum(table[task].values())):
             raise ValueError(f'reward_weights: every part of {task} weighs nothing: {text!r}')
-        if table[task] != WEIGHTS[task]:
+        if table[task] != usual[task]:
             table[task] = {part: 0.6 * weight / total for part, weight in table[task].items()}
     return table
 
@@ -88,18 +91,21 @@ class Score:
         most = {name: w for table in self.about[3].values() for name, w in table.items()} if self.about else {}
         rows = [[name, f'{value:.3f}', f'{most.get(name, 0):.3f}'] for name, value in self.parts.items()]
         table = table_html(['part', 'earned', 'of'], [*rows, ['<b>total</b>', f'<b>{self.total:.3f}</b>', '']], 'parts')
-        return f'{_picture(*self.about[:3]) if self.about else ""}{table}<p>{escaped(self.reason)}</p>'
+        picture = TASKS[self.about[0].letter].picture(*self.about[:3]) if self.about else ''
+        return f'{picture}{table}<p>{escaped(self.reason)}</p>'
 
 
 def _receipt(parts, reason, low, high, about):
     return Score(max(low, min(high, math.fsum(parts.values()))), parts, reason, about)
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #20a6016b
-def _picture(task, answer, truth):
-    "P: the move played (blue) and the best move (green). A: the board as written, wrong squares red, changed squares that are right green."
-    if isinstance(task, PolicyTask):
-        return board_svg(task.fen, size=220, arrows={
-            a.best: colour for a, colour in ((truth, 'green'), (answer, 'blue')) if a})
+def _policy_picture(task, answer, truth):
+    "The move played (blue) and the best move (green)."
+    return board_svg(task.fen, size=220, arrows={a.best: colour for a, colour in ((truth, 'green'), (answer, 'blue')) if a})
+
+
+def _env_picture(task, answer, truth):
+    "The board as written, wrong squares red, changed squares that are right green."
     if not answer: return board_svg(task.fen, size=220)
     before, true, got = (board_squares(fen.split(' ')[0]) for fen in (task.fen, truth.fen, answer.fen))
     fill = {chess.SQUARE_NAMES[i ^ 56]: '#d9534faa' if got[i] != true[i] else '#5cb85caa'
@@ -214,11 +220,11 @@ def _env_shares(before, answer, truth):
             'reward': reward * gate * rate, 'terminated': terminated * gate * rate, 'truncated': truncated * gate * rate}, findings
 
 
-def _score_env(task, answer, truth, weights):
-    about = (task, answer, truth, weights)
-    if answer == truth: return Score(1., weights['both'] | weights['A'], 'exact', about)
-    shares, findings = _env_shares(board_squares(task.fen.partition(' ')[0]), answer, truth)
-    parts = {name: w * shares[name] for name, w in weights['A'].items()}
+def _score_parts(task, answer, truth, weights, values):
+    about, of = (task, answer, truth, weights), weights[task.letter]
+    if answer == truth: return Score(1., weights['both'] | of, 'exact', about)
+    shares, findings = TASKS[task.letter].shares(task, answer, truth)
+    parts = {name: w * shares[name] for name, w in of.items()}
     return _receipt({'structure': weights['both']['structure']} | parts,
                     'wrong: ' + ', '.join(findings), 0.2, 0.8, about)
 
@@ -247,23 +253,28 @@ def _env_landmarks(text):
     return (good * (1 + shape(len(fen), 6)) + (good > 0) * shape(len(fields), 4)) / 3
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #d788a657
-def _grade(task, answer, truth, weights, values):
-    if isinstance(task, PolicyTask): return _score_policy(task, answer, truth, weights, values)
-    return _score_env(task, answer, truth, weights)
+def _policy_salvage(prompt, task, text):
+    start = max(0, text.find('M: '))
+    found = _BEST.search(text, start)
+    used = text[start:found.end()] if found else text
+    return parse_completion(prompt, used, strict=False), len(' '.join(used.split()))
 
 
-def _salvage(prompt, task, text):
-    "The answer inside a text that contains more or less than an answer, and its length in characters, counting every gap as one."
-    if isinstance(task, PolicyTask):
-        start = max(0, text.find('M: '))
-        found = _BEST.search(text, start)
-        used = text[start:found.end()] if found else text
-        return parse_completion(prompt, used, strict=False), len(' '.join(used.split()))
+def _env_salvage(prompt, task, text):
     first, *rest = text.split('+')[:4]
     words = [' '.join(first.split()[:6]), *(''.join(field.split()[:1]) for field in rest)]
     try: return parse_completion(prompt, '+'.join(words), strict=False), len('+'.join(words))
     except ValueError: _fields(words[0])
     return EnvAnswer(words[0], math.nan, None, None), len(words[0])    # a position without a readable verdict
+
+
+def _salvage(prompt, task, text):
+    "The answer inside a text that contains more or less than an answer, and its length in characters, counting every gap as one."
+    if own := TASKS[task.letter].salvage: return own(prompt, task, text)
+    return parse_completion(prompt, text, strict=False), len(' '.join(text.split()))
+
+
+def _grade(task, answer, truth, weights, values): return (TASKS[task.letter].grade or _score_parts)(task, answer, truth, weights, values)
 
 
 def _score_text(prompt, task, text, truth, reason, weights, values):
@@ -274,34 +285,39 @@ def _score_text(prompt, task, text, truth, reason, weights, values):
         graded = _grade(task, answer, truth, weights, values).total
         share = 0.4 + 0.6 * (graded - 0.2) / 0.8 * _JUNK_SCALE / (_JUNK_SCALE + len(' '.join(text.split())) - used)
     except ValueError:
-        share = 0.4 * (_policy_landmarks(text) if isinstance(task, PolicyTask) else _env_landmarks(text))
+        share = 0.4 * TASKS[task.letter].near(text)
     table = weights['text']
     return _receipt({'unparsable': table['unparsable'], 'readable': table['readable'] * share},
                     f'unparsable: {reason}', -0.3, 0.2, (task, answer, truth, weights))
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #99627e7c
 @lru_cache(4096)
-def _rules(fen, uci, history):
-    t = quick_transition(fen, uci, history) or transition(fen, uci, history)
+def _rules(task):
+    t = quick_transition(task.fen, task.uci, task.history) or transition(task.fen, task.uci, task.history)
     return EnvAnswer(t.fen, t.reward, t.terminated, t.truncated)
 
 
+complete('P', grade=_score_policy, salvage=_policy_salvage, near=_policy_landmarks, picture=_policy_picture)
+complete('A', truth=_rules, salvage=_env_salvage, near=_env_landmarks, picture=_env_picture, paid='an exact A answer',
+         shares=lambda task, answer, truth: _env_shares(board_squares(task.fen.partition(' ')[0]), answer, truth))
+
+
+_ANSWERS = dict(P=PolicyAnswer, A=EnvAnswer)
+
 def _truth(prompt, task, target):
     "The typed truth; text is read strictly. None only for P without a target."
-    policy = isinstance(task, PolicyTask)
-    if target is None: return None if policy else _rules(task.fen, task.uci, task.history)
+    if target is None: return (rules := TASKS[task.letter].truth) and rules(task)
     if isinstance(target, str):
         target = parse_completion(prompt, target, strict=True)
-        if policy and (bad := set(target.moves) - legal_among(task.fen, target.moves)):
+        if isinstance(task, PolicyTask) and (bad := set(target.moves) - legal_among(task.fen, target.moves)):
             raise ValueError(f'target move {min(bad)!r} is not legal in {task.fen!r}')
-    if not isinstance(target, PolicyAnswer if policy else EnvAnswer):
-        raise ValueError(f"the target of a {'P' if policy else 'A'} prompt cannot be a {type(target).__name__}: "
-                         f'{target!r:.80}')
+    if not isinstance(target, _ANSWERS.get(task.letter, object)):
+        raise ValueError(f'the target of a {task.letter} prompt cannot be a {type(target).__name__}: {target!r:.80}')
     return target
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #7d6a59f4
 def score(
-    prompt: str,        # 'P: <fen>' or 'A: <fen>+<move>+<history>+', either style; ValueError when malformed
+    prompt: str,        # 'P: <fen>', 'A: <fen>+<move>+<history>+' (either style) or of another task; ValueError when malformed
     completion: str,    # what the model wrote, without the end-of-text token; any text is scored, none raises
     target: PolicyAnswer|EnvAnswer|str|None = None, # the truth, typed or as completion text; None: A asks the rules, P is judged on legality alone (at most 0.225)
     weights: dict|None = None, # see `parse_weights`; None is `WEIGHTS`
@@ -309,6 +325,7 @@ def score(
 ) -> Score:             # total in [-0.3, 1]
     "Grade one completion."
     task, weights, values = parse_prompt(prompt), weights or WEIGHTS, values or {}
+    if task.letter not in weights: weights = weights | {task.letter: TASKS[task.letter].weights}
     truth = _truth(prompt, task, target)
     try: answer = parse_completion(prompt, completion, strict=True)
     except ValueError as reason: return _score_text(prompt, task, completion, truth, reason, weights, values)

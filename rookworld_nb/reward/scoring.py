@@ -46,8 +46,8 @@ def structure_at(
 # %% ../../nbs/reward/02_scoring.ipynb #98330d9b
 def _truth(source, example, answers):
     "Target and values for `score`; a target of None leaves it to the rules."
-    if example.kind == 'A' and source != 'row': return None, None
-    return answers.get(example.fen, (example.target, None)) if example.kind == 'P' else (example.target, None)
+    if example.of_task.truth and source != 'row': return None, None
+    return answers.get(example.fen, (example.target, None))
 
 
 def _grade(source, example, text, answers, weights):
@@ -121,7 +121,7 @@ class Scorer(contextlib.AbstractContextManager):
 
     def _ask_engine(self, pairs):
         if self.source != 'engine' or self.lost: return {}
-        try: return _valued(self.pool, [(example, text) for example, text in pairs if example.kind == 'P'])
+        try: return _valued(self.pool, [(example, text) for example, text in pairs if not example.of_task.truth])
         except EngineLost as error:
             self.lost = True
             warnings.warn(f'from now on P is scored with the labels of the rows: {error}')

@@ -7,6 +7,7 @@ __all__ = ['LEVELS', 'MACHINE', 'Signal', 'worst', 'process_memory_gb', 'HealthM
 
 # %% ../../nbs/run/02_health.ipynb #624bc087
 import math
+import re
 import resource
 import sys
 from dataclasses import dataclass, replace
@@ -143,8 +144,8 @@ def _tokens(monitor, row):
 
 def _format(monitor, row):
     found, warn = [], monitor.config.format_warn
-    for task in 'PA':
-        if (share := row.get(f'format_share_{task.lower()}')) is None: continue
+    for task, share in [(name[-1].upper(), share) for name, share in row.items() if name.startswith('format_share_')]:
+        if share is None: continue
         window = monitor._window(f'format {task}', share)
         recent = window[-monitor.config.max_skips:]
         best = monitor.readable[task] = max(monitor.readable.get(task, 0), mean(recent))
@@ -236,7 +237,7 @@ _REMEDIES = {
     'finite': 'a lower learning_rate or grad_clip; a reward of your own must be finite',
     'kl': _GENTLER, 'reward': _GENTLER,
     'tokens': 'a higher max_new_tokens, or no_mask_truncated',
-    'format P': _GENTLER, 'format A': _GENTLER,
+    'format': _GENTLER,
     'loss': _GENTLER,
     'negative': 'easier prompts, or a look at the answers: rookworld_report',
     'entropy': 'a higher temperature, or some entropy_coef',
@@ -251,7 +252,7 @@ def remedy(
     signal: Signal, # from `HealthMonitor.check`
 ) -> str:           # '; try …', or '' where all is well or the sentence says it already
     "What usually helps."
-    return '' if signal.level == 'ok' or 'rookworld_pretrain' in signal.sentence else f'; try {_REMEDIES[signal.name]}' 
+    return '' if signal.level == 'ok' or 'rookworld_pretrain' in signal.sentence else f'; try {_REMEDIES[re.sub(" [A-Z]$", "", signal.name)]}' 
 
 # %% ../../nbs/run/02_health.ipynb #7e84b5ed
 class HealthError(RuntimeError):

@@ -130,9 +130,9 @@ def _growth(work: Callable) -> float: # GB
     return (_status()['VmPeak'] - before)/1e9
 
 # %% ../../nbs/run/00_memory.ipynb #4800541e
-def _longest_prompt(source: PromptSource, tokenizer) -> int: # tokens
+def _longest_prompt(source: PromptSource, tokenizer, kinds) -> int: # tokens
     "Of some prompts of each task."
-    texts = [e.prompt(tokenizer.style) for kind in 'PA' for e in source.peek(kind, 2000)]
+    texts = [e.prompt(tokenizer.style) for kind in kinds for e in source.peek(kind, 2000)]
     return max(len(tokenizer.encode(text)) for text in sorted(texts, key=len)[-50:])
 
 
@@ -140,10 +140,10 @@ def _worst_case(learner: Learner, source: PromptSource, size: int) -> tuple[Roll
     "A micro-batch of so many completions, as large as the configuration allows."
     config, model, device = learner.config, learner.model, learner.model.wte.weight.device
     G, room, V = config.group_size, model.config.n_positions, model.config.vocab_size
-    groups, Tp, T = size//G, _longest_prompt(source, learner.tokenizer), min(config.max_length, room - 1)
+    groups, Tp, T = size//G, _longest_prompt(source, learner.tokenizer, config.shares), min(config.max_length, room - 1)
     ids = torch.randint(V, (size, T), generator=torch.Generator().manual_seed(0)).to(device)
     prompt_mask = torch.arange(Tp, device=device).expand(groups, Tp) >= Tp + T - room     # together no longer than the model reads
-    cut = any(s['top_k'] or s['top_p'] < 1 for s in (sampling_settings(kind, config) for kind in 'PA'))
+    cut = any(s['top_k'] or s['top_p'] < 1 for s in (sampling_settings(kind, config) for kind in config.shares))
     nothing = torch.zeros(size, T, device=device)
     r = Rollouts(['']*groups, G, ['']*size, torch.zeros_like(prompt_mask, dtype=torch.int64), prompt_mask, ids, nothing == 0,
                  nothing, nothing[:, 0] > 0, kept=torch.full((size, T, -(-V//8)), 255, dtype=torch.uint8, device=device) if cut else None)

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from ..config import PretrainConfig
-from ..chess.tasks import PolicyAnswer, PolicyTask
+from ..chess.tasks import EnvTask, PolicyAnswer, PolicyTask
 from ..chess.engine import win_probability
 from ..chess.dataset import Example, COLUMNS, SUFFIXES, check_labels, env_example, load_rows, shard_files
 from ..chess.positions import choose_move, split_of
@@ -139,8 +139,8 @@ def tokenize(
     if tokenizer.name != 'chess' and (spread or eval_weight != 1 or repeat_weight or legal_weight):
         raise ValueError('spread, eval_weight, repeat_weight and legal_weight need a vocabulary in which a move is one token, '
                          f'not {tokenizer.name!r}')
-    if example.kind == 'A': return TokenRow(prompt, completion, soft=_legal_odds(example, tokenizer, prompt, legal_weight))
-    if not spread and eval_weight == 1: return TokenRow(prompt, completion)
+    if isinstance(example.task, EnvTask): return TokenRow(prompt, completion, soft=_legal_odds(example, tokenizer, prompt, legal_weight))
+    if not isinstance(example.task, PolicyTask) or not spread and eval_weight == 1: return TokenRow(prompt, completion)
     if len(completion) != 20: return TokenRow(prompt, completion)   # a number outside the vocabulary is written in bytes
     places = candidate_odds(example, spread, legal_share) if spread else []
     listed = [dict.fromkeys(example.target.moves[:j], -repeat_weight) if repeat_weight else {} for j in range(len(places))]

@@ -22,8 +22,10 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 from ..config import OUTSIDE_BASELINES, TrainConfig
+from ..task import TASKS, check_letters, token_limits
 from ..files import Interrupt, read_rows, while_read, write_at_once
 from ..chess.dataset import Example, check_labels, load_rows
+from ..chess.tasks import EnvTask, PolicyTask
 from ..lm.device import set_numbers
 from ..lm.loader import context_of, load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
@@ -164,14 +166,14 @@ def evaluate_run(
 ) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, where it differs, 'tempered'; 'probes', greedy, where there are any
     "Evaluate the model greedily, at temperature 1, and as training samples it."
     rows, probes = _apart(rows)
-    greedy, plain = [dict.fromkeys('PA', dict(temperature=t, top_k=0, top_p=1.0)) for t in (0.0, 1.0)]
-    trained, ids = {kind: sampling_settings(kind, config) for kind in 'PA'}, sampled_ids(tokenizer, config)
+    greedy, plain = [dict.fromkeys(TASKS, dict(temperature=t, top_k=0, top_p=1.0)) for t in (0.0, 1.0)]
+    trained, ids, limits = {kind: sampling_settings(kind, config) for kind in TASKS}, sampled_ids(tokenizer, config), token_limits(config)
     weights = model_sha256(model) if step == 0 and config.dtype == 'float32' else ''
     def ask(rows, settings, ids=None):
-        how = [settings[e.kind] | dict(limit=config.token_limits[e.kind], vocabulary='full' if ids is None else 'task') for e in rows]
+        how = [settings[e.kind] | dict(limit=limits[e.kind], vocabulary='full' if ids is None else 'task') for e in rows]
         known = weights and shipped_answers(weights, [e.prompt(tokenizer.style) for e in rows], how)
         if known: return judge_texts(rows, [[text] for text in known])
-        return judge_rows(model, tokenizer, rows, settings=settings, limits=config.token_limits, vocabulary=ids)
+        return judge_rows(model, tokenizer, rows, settings=settings, limits=limits, vocabulary=ids)
 
     judged = dict(greedy=ask(rows, greedy), sampled=ask(rows, plain))
     if others := [i for i, e in enumerate(rows) if ids is not None or trained[e.kind] != plain[e.kind]]:      # the rest was sampled so already
@@ -216,21 +218,23 @@ def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame
 # %% ../../nbs/run/03_train.ipynb #07d98b0a
 def load_prompts(
     config: TrainConfig, # model, data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, reward_source, difficulty_filter, rare_share, rare_twins, narrow_share
-) -> tuple[PromptSource|Mixture, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed, and for unlabelled data probes
+) -> tuple[PromptSource|Mixture, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed, and for unlabelled data probes; those of other tasks
     "The training and held-out rows of a run, from disjoint positions. Of unlabelled data, the held-out rows with labels are those of 'positions'."
     how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True, fits=context_of(config.model))
+    own = {letter: TASKS[letter].held_out for letter in config.shares if TASKS[letter].held_out}    # of these, a file has no rows
     if kinds := position_kinds(config.data):
-        labelled = load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, cache=True)[:]
-        return unlabelled_mixture(kinds, config.seed, reserved_positions()), labelled + watch_rows(min(1, config.eval_prompts/2000))
+        rows = load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, cache=True)[:] + watch_rows(min(1, config.eval_prompts/2000)) if config.shares.keys() > own.keys() else []
+        return (unlabelled_mixture(kinds, config.seed, reserved_positions(), config.shares),
+                rows + [e for held_out in own.values() for e in held_out(config.eval_prompts//2)])
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     if config.reward_source in ('auto', 'row'):
         check_labels(rows, config.data, f'reward_source {config.reward_source} compares P with labels; '
                                         'rules needs none, and engine asks Stockfish for them')
     source = PromptSource(rows, config.seed, config.difficulty_filter, config.rare_share, config.rare_twins, config.narrow_share)
-    for kind, share in dict(P=1 - config.env_ratio, A=config.env_ratio).items():
+    for kind, share in config.shares.items():
         if share and not source.rows[kind]:
             raise ValueError(f'{config.data} has no training rows of task {kind}, '
-                             f'but env_ratio {config.env_ratio} asks for some')
+                             f'but {f"tasks {config.tasks}" if config.tasks else f"env_ratio {config.env_ratio}"} asks for some')
     held_out = load_rows(config.data, 0.5, 0, 'eval', config.eval_prompts, **how)
     if not held_out:
         raise ValueError(f'{config.data} has no evaluation rows: '
@@ -240,14 +244,18 @@ def load_prompts(
     return source, held_out[:]
 
 # %% ../../nbs/run/03_train.ipynb #f744265c
+def _signs(letters): return '/'.join(TASKS[letter].sign or letter for letter in letters)
+
+
 def _step_line(row: dict) -> str:
     "The line of a step for the terminal."
+    asked = {name[-1].upper(): n for name, n in row.items() if name.startswith('prompts_')}
     kl = '–' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:.4f}"
     loss = 'skipped' if row['loss'] is None else f"{round(row['loss'], 4) + 0:.4f}"
     norm = '–' if row['grad_norm'] is None else f"{row['grad_norm']:.2f}"
     return (f"Step {row['step']:4} | Loss: {loss} | "
             f"Reward: {row['reward_mean']:.3f} (best: {row['best_reward']:.3f}) | KL: {kl} | "
-            f"P/E: {row['prompts_p']}/{row['prompts_a']} | grad: {norm} | Time: {row['time_s']:.2f}s")
+            f"{_signs(asked)}: {'/'.join(map(str, asked.values()))} | grad: {norm} | Time: {row['time_s']:.2f}s")
 
 
 def _legend(config: TrainConfig) -> str:
@@ -255,15 +263,15 @@ def _legend(config: TrainConfig) -> str:
     silent = config.inner_steps * config.minibatches == 1 and config.baseline not in OUTSIDE_BASELINES and not config.entropy_coef
     unlabelled, by_rules = bool(position_kinds(config.data)), config.reward_source == 'rules'
     paid = (f', as {config.reward_function} gives it' if config.reward_function else
-            '. The rules pay 1 for an exact A answer, and 1 for a self-consistent P answer: five legal moves, the one it rated highest played' * by_rules)
-    said = [f'Reward: mean over sampled completions{paid}.', 'P/E: prompts of each task, P and A.']
+            f'. The rules pay 1 for {", and 1 for ".join(TASKS[k].paid or f"an exact {k} answer" for k in [*config.shares][::-1])}' * by_rules)
+    said = [f'Reward: mean over sampled completions{paid}.', f'{_signs(config.shares)}: prompts of each task, {" and ".join(config.shares)}.']
     if config.kl_coef: said.append('KL: nats per token, over the groups that the step learns from.')
     if silent: said.append(f'The loss {"is little more than the scaled KL" if config.kl_coef and config.kl_in == "loss" else "stays near 0"}: watch reward, KL and grad.')
     if unlabelled: said.append('Prompts are of the kinds that teach, so they get harder: what is learned shows in the checks, which ask the same held-out prompts greedily.')
-    if not unlabelled and config.rare_share and config.env_ratio:
+    if not unlabelled and config.rare_share and config.shares.get(EnvTask.letter):
         also = ', and other moves in the same positions' * (config.rare_twins != 'none')
         said.append(f'{100*config.rare_share:g} % of the A prompts are made by the rules: mates and illegal moves{also} (rare_share).')
-    if config.narrow_share and config.env_ratio < 1:
+    if config.narrow_share and config.shares.get(PolicyTask.letter):
         said.append(f'{100*config.narrow_share:g} % of the prompts of P are sought among the positions with few legal moves (narrow_share).')
     return ' '.join(said)
 
@@ -307,24 +315,22 @@ def _note_check(log: RunLog, step: int, judged: pd.DataFrame, probes: pd.DataFra
     log.append('eval', [dict(step=step, decoding='check', **r) for table in found for r in table.to_dict('records')])
     return judged
 
-
-def _changes(before: pd.DataFrame, judged: pd.DataFrame, wanted: dict) -> str:
-    "Some measures with their change, by name."
-    found = compare(_unsliced(before), judged, resamples=2).set_index(['task', 'metric', 'slice'])
-    return ', '.join(f'{name} {r.after:.2f} ({r.difference:+.2f})' for name, key in wanted.items() if key in found.index for r in [found.loc[key]])
-
 # %% ../../nbs/run/03_train.ipynb #f4a2e593
-_A_RIGHT = {name: ('A', 'exact', f'source:{source}, history 1') for name, source in
-            dict(people='people', quiet='quiet', check='check', mate='mate', armies='armies').items()}
-_P_AGREES = {name: ('P', 'coherence', f'source:{name}') for name in ('people', 'deep')}
-_GUARDS = {'best move': ('P', 'best_move', 'all'), 'A right': ('A', 'exact', 'all')}
+def _watched() -> dict[str, dict]: # heading: name: task, metric, slice
+    "What a check says: first what should get better, then the guardrails."
+    found = {TASKS[letter].heading: {a.check: (letter, a.metric, a.slice) for a in TASKS[letter].aims if a.check and not a.guard} for letter in [*TASKS][::-1]}
+    return found | dict(guardrails={a.check: (letter, a.metric, a.slice) for letter in TASKS for a in TASKS[letter].aims if a.check and a.guard})
+
 
 def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: float,
                 probes: tuple[pd.DataFrame, pd.DataFrame]|None = None) -> str: # those before, those now
     "The line of a check for the terminal."
     if probes:
-        said = {'A right': _changes(*probes, _A_RIGHT), 'P self-consistent': _changes(*probes, _P_AGREES), 'guardrails': _changes(before, judged, _GUARDS)}
-        return ' | '.join([f'Check {step:3}', *(f'{name}: {text}' for name, text in said.items()), f'Time: {seconds:.2f}s'])
+        labelled, probed = (compare(_unsliced(was), now, resamples=2) for was, now in ((before, judged), probes))
+        table = pd.concat([labelled, _reported(probed)]).set_index(['task', 'metric', 'slice'])
+        said = {heading: ', '.join(f'{name} {r.after:.2f} ({r.difference:+.2f})' for name, key in wanted.items() if key in table.index for r in [table.loc[key]])
+                for heading, wanted in _watched().items()}
+        return ' | '.join([f'Check {step:3}', *(f'{heading}: {text}' for heading, text in said.items() if text), f'Time: {seconds:.2f}s'])
     found = compare(_unsliced(before), judged).query('task != "all"')
     said = {metric: ', '.join(f'{r.task} {r.after:.3f} ({r.difference:+.3f} [{r.low:+.3f}, {r.high:+.3f}])' for r in rows.itertuples())
             for metric in ('reward', 'coherence') if len(rows := found[found.metric == metric])}
@@ -369,7 +375,7 @@ def _keep(out: Path, step: int, running: Running, origin: dict, state: dict|None
 
 # %% ../../nbs/run/03_train.ipynb #9fe02f3a
 # what an evaluation depends on
-_EVALUATED = ('model', 'data', 'fix_best', 'eval_prompts', 'vocabulary', 'dtype',
+_EVALUATED = ('model', 'data', 'fix_best', 'eval_prompts', 'vocabulary', 'dtype', 'tasks',
               *(env + name for name in ('temperature', 'top_k', 'top_p', 'max_new_tokens') for env in ('', 'env_')))
 
 def _take_up(out: Path, running: Running, origin: dict, allow_config_change: bool) -> int: # steps done
@@ -409,7 +415,7 @@ def _evaluates_otherwise(out: Path, config: TrainConfig, state: dict, changes: d
     "Can what was measured before this checkpoint not be compared with what comes?"
     was, now = state['origin'], origin
     spelled = {name for name in ('data', 'model') if now[name] and now[name] == was[name]}    # the same under another name
-    unlimited = 'env_max_new_tokens' not in state['config'] and set(config.token_limits.values()) != {144}    # of an early version
+    unlimited = 'env_max_new_tokens' not in state['config'] and (config.max_new_tokens, config.env_max_new_tokens or 144) != (144, 144)    # of an early version
     taken_back = any(int(p.stem.rpartition('-')[2]) >= state['step'] for p in out.glob('eval-step-*.jsonl'))    # choices that changed after this checkpoint, and may have changed back
     return bool(changes.keys() & set(_EVALUATED) - spelled) or any(was[name] != now[name] for name in ('data', 'model')) or unlimited or taken_back
 
@@ -502,18 +508,18 @@ def _give_up(out: Path, step: int, signals: list, recoveries: int):
 
 # %% ../../nbs/run/03_train.ipynb #a16bd7a1
 def _with_reward(config: TrainConfig, own: object) -> TrainConfig:
-    "The configuration with the name of a reward that was given in Python."
+    "The configuration with the name of a reward that was given in Python; all its tasks are known."
+    check_letters(config.shares)
     if own is None: return config
     if config.reward_function not in (None, reward_name(own)):
         raise ValueError(f'reward_function is {config.reward_function}, and scorer is {reward_name(own)}: give one of the two')
     return replace(config, reward_function=reward_name(own))
 
 
-def _try_reward(scorer, held_out: list[Example], env_ratio: float) -> None:
+def _try_reward(scorer, held_out: list[Example], shares: dict[str, float]) -> None:
     "Raises RewardError when a reward of one's own fails on a right or on an empty answer to a task that is trained."
     if isinstance(scorer, OwnScorer):
-        shares = dict(P=1 - env_ratio, A=env_ratio)
-        first = list({e.kind: e for e in held_out[::-1] if shares[e.kind]}.values())
+        first = list({e.kind: e for e in held_out[::-1] if shares.get(e.kind)}.values())
         scorer.score(first, [text for e in first for text in (e.completion() if e.target else '', '')], 1)
 
 
@@ -551,7 +557,7 @@ def _train(config, out, scorer, allow_config_change, watch):
     "The run, in a new directory or in a resumed one."
     model, tokenizer = together(lambda: load_model(config.model, pick_device(config.device)))
     source, held_out = together(lambda: load_prompts(config))
-    together(lambda: _try_reward(scorer, held_out, config.env_ratio))
+    together(lambda: _try_reward(scorer, held_out, config.shares))
     origin, first = _same_origin(config, model), source.state_dict()
 
     def begin(model=None):
@@ -613,7 +619,7 @@ def _repeat(running, begin, held_out, log, done, origin):
         if not before or any((row['step'], row['decoding']) == (step, 'check') for row in read_rows(out/'eval.jsonl')): return
         began, was = time.perf_counter(), _parts_of(before, parts)
         asked = [[some[i] for i in part] for some, part in zip(rows, parts)]
-        judged, probes = (_unsliced(judge_rows(running.learner.model, running.learner.tokenizer, some, limits=config.token_limits)) if some else None for some in asked)   # not at once: the steps before it are not saved
+        judged, probes = (_unsliced(judge_rows(running.learner.model, running.learner.tokenizer, some, limits=token_limits(config))) if some else None for some in asked)   # not at once: the steps before it are not saved
         judged = _note_check(log, step, judged, probes)
         log.say(_check_line(step, was[0], judged, time.perf_counter() - began, None if probes is None else (was[1], probes)))
 

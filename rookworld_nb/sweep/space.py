@@ -22,13 +22,14 @@ from typing import get_type_hints
 import optuna
 from ..config import Notice, TrainConfig, complaint, kind_of
 from ..files import read_rows
-from ..measure.measures import METRICS
+from ..task import TASKS
+from ..measure.measures import every_metric
 from ..names import in_other_words
 
 # %% ../../nbs/sweep/01_space.ipynb #d431ba5d
 def _direction(metric):
     "1 when it should rise, -1 when it should fall, None when there is no such metric."
-    return {m.name: m.better for m in METRICS}.get(metric)
+    return {m.name: m.better for m in every_metric().values() if m.source == 'eval'}.get(metric)
 
 
 def parse_objective(
@@ -38,7 +39,7 @@ def parse_objective(
     if isinstance(text, str):
         if last := re.fullmatch(r'last ([1-9]\d*) rewards', text): return int(last[1])
         words = tuple(text.split())
-        known = len(words) == 3 and words[0] in ('greedy', 'sampled', 'tempered') and words[1] in ('P', 'A', 'all')
+        known = len(words) == 3 and words[0] in ('greedy', 'sampled', 'tempered') and words[1] in (*TASKS, 'all')
         if known and _direction(words[2]): return words
     raise ValueError("objective must be 'DECODING TASK METRIC', such as 'greedy all reward' or 'sampled P legal_best', "
                      f"or 'last 20 rewards', not {text!r}")
@@ -60,7 +61,7 @@ def gain_of(
     try:
         rows = [r for r in table
                 if (r['decoding'], r['metric'], r['slice']) == (decoding, metric, 'all')
-                and r['task'] in ('PA' if task == 'all' else task)]
+                and r['task'] in ([*TASKS] if task == 'all' else [task])]
         if not rows: raise ValueError(f'comparison.json has no {objective}')
         total = sum(r['n'] for r in rows)
         mean = sum(r['difference']*r['n'] for r in rows)/total
