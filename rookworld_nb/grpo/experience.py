@@ -291,7 +291,7 @@ class _ModelFacts:
     reward_mean: float|None = None          # of the prompts first asked, each task at its share in the run
     reward_std: float|None = None           # of the same completions
     reward_max: float|None = None           # of the same completions
-    rewards: dict[str, float|None] = field(default_factory=dict) # reward_p, reward_a, …: mean of each task; None without any
+    rewards: dict[str, float|None] = field(default_factory=dict) # reward_ and a letter: mean of each task; None without any
     best_reward: float|None = None          # highest `reward_mean` of the run so far
     reward_penalty: float|None = None       # mean taken off for length, with overlong_buffer
     running_reward_mean: float|None = None  # with normalize_rewards
@@ -322,7 +322,7 @@ class StepFacts(_ModelFacts):
     zero_signal_share: float|None = None    # of the groups first asked, 0 to 1
     truncated_share: float|None = None      # of their completions, 0 to 1
     format_share: float|None = None         # of their completions, 0 to 1
-    formats: dict[str, float|None] = field(default_factory=dict) # format_share_p, …: of each task; None without any
+    formats: dict[str, float|None] = field(default_factory=dict) # format_share_ and a letter: of each task; None without any
     eval_spread: float|None = None          # of an answer to P: its best evaluation less its worst, in win probability
     eval_distance: float|None = None        # of these evaluations from the label's, in win probability; None without labels
     falling_share: float|None = None        # of answers to P, whose evaluations never rise
@@ -331,10 +331,10 @@ class StepFacts(_ModelFacts):
     learning_rate: float|None = None        # of this step
     completion_tokens: int|None = None      # of all groups learned from
     trained_tokens: int|None = None         # of these, the ones that the loss sees
-    prompts: dict[str, int] = field(default_factory=dict) # prompts_p, …: first asked
+    prompts: dict[str, int] = field(default_factory=dict) # prompts_ and a letter: first asked
     refills: int|None = None                # rounds after the first
     refill_prompts: int|None = None         # asked in these rounds
-    refill_rewards: dict[str, float|None] = field(default_factory=dict) # refill_reward_p, …: mean of these rounds; None without any
+    refill_rewards: dict[str, float|None] = field(default_factory=dict) # refill_reward_ and a letter: mean of these rounds; None without any
     skipped_prompts: int|None = None        # by difficulty_filter
     engine_restarts: int|None = None        # in the run so far, with an engine
     engine_lost: bool|None = None           # with an engine

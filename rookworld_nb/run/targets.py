@@ -234,10 +234,10 @@ def completion_loss(
 def task_of_step(
     step: int,        # from 0
     env_ratio: float, # share of the steps that are A, 0 to 1
-) -> tuple[str, int]: # 'P' or 'A'; how many steps of that task came before
+) -> tuple[str, int]: # letter of P or A; how many steps of that task came before
     "The task of a step."
     before, after = math.floor(step * env_ratio), math.floor((step + 1) * env_ratio)
-    return ('A', before) if after > before else ('P', step - before)
+    return (EnvTask.letter, before) if after > before else (PolicyTask.letter, step - before)
 
 # %% ../../nbs/run/04_targets.ipynb #5ce5379d
 # share of each special kind among the A rows of a block
@@ -328,7 +328,7 @@ def check_shards(
 @lru_cache(maxsize=_SHARDS)
 def _policy_rows(shard, seed, fix_best, max_bad_rows, fits, state):
     check_labels(rows := load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows, fits=fits), shard, _WANTS_LABELS)
-    return rows.of_kind('P')
+    return rows.of_kind(PolicyTask.letter)
 
 # %% ../../nbs/run/04_targets.ipynb #7cc2af7b
 def _evenly(shards, rng):
@@ -369,7 +369,7 @@ _ENDED = ("the process that makes rows has ended. It may have been killed, for i
           "`if __name__ == '__main__':`, because that process reads the script again. workers=0 does without it")
 
 def _make_block(
-    kind: str,              # 'P' or 'A'
+    kind: str,              # letter of P or A
     number: int,            # which block of that task
     config: PretrainConfig, # of the run
     shards: tuple[str, ...], # see `data_shards`
@@ -377,7 +377,7 @@ def _make_block(
     fits: Context|None = None, # what the model can read; None: anything
 ) -> TokenRows:             # block_rows of them
     "A block of rows, as tokens."
-    rows = _policy_block(config, list(shards), number, fits) if kind == 'P' else _env_block(config, list(shards), number)
+    rows = _policy_block(config, list(shards), number, fits) if kind == PolicyTask.letter else _env_block(config, list(shards), number)
     how = (config.target_spread, config.legal_share, config.eval_weight, config.repeat_weight,
            config.legal_weight)
     return TokenRows(tokenize(e, load_tokenizer(tokenizer), *how) for e in rows)

@@ -221,11 +221,12 @@ def load_prompts(
 ) -> tuple[PromptSource|Mixture, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed, and for unlabelled data probes; those of other tasks
     "The training and held-out rows of a run, from disjoint positions. Of unlabelled data, the held-out rows with labels are those of 'positions'."
     how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True, fits=context_of(config.model))
-    own = {letter: TASKS[letter].held_out for letter in config.shares if TASKS[letter].held_out}    # of these, a file has no rows
     if kinds := position_kinds(config.data):
-        rows = load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, cache=True)[:] + watch_rows(min(1, config.eval_prompts/2000)) if config.shares.keys() > own.keys() else []
-        return (unlabelled_mixture(kinds, config.seed, reserved_positions(), config.shares),
-                rows + [e for held_out in own.values() for e in held_out(config.eval_prompts//2)])
+        own = {letter: TASKS[letter].held_out for letter in config.shares if TASKS[letter].held_out}
+        held_out = [e for made in own.values() for e in made(config.eval_prompts//2)]
+        if config.shares.keys() > own.keys():     # P or A, whose held-out rows stand in a file
+            held_out = load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, cache=True)[:] + watch_rows(min(1, config.eval_prompts/2000)) + held_out
+        return unlabelled_mixture(kinds, config.seed, reserved_positions(), config.shares), held_out
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     if config.reward_source in ('auto', 'row'):
         check_labels(rows, config.data, f'reward_source {config.reward_source} compares P with labels; '
