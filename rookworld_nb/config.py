@@ -519,7 +519,8 @@ def _check_train_neighbours(c):
 def _check_mix(c):
     "Shares of different tasks. A mix of P and A is another spelling of env_ratio."
     shares = c.shares
-    if c.tasks.count(':') > len(shares) or not math.isclose(sum(shares.values()), 1): c._refuse('tasks', 'different letters with shares that add up to 1')
+    if c.tasks.count(':') > len(shares) or not math.isclose(sum(shares.values()), 1):
+        c._refuse('tasks', 'different letters with shares that add up to 1')
     if shares.keys() <= {'P', 'A'}:
         object.__setattr__(c, 'env_ratio', shares.get('A', 0.))
         object.__setattr__(c, 'tasks', None)

@@ -6,6 +6,7 @@
 __all__ = ['TASKS', 'Aim', 'Task', 'register', 'complete', 'check_letters', 'token_limits']
 
 # %% ../nbs/04_task.ipynb #7a5c0004
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -74,7 +75,7 @@ def register(
     task: Task, # of a letter that P and A do not have
 ) -> Task:
     "Make a task known to all rooms."
-    if not (len(task.letter) == 1 and 'A' <= task.letter <= 'Z'): raise ValueError(f'the letter of a task must be one capital, not {task.letter!r}')
+    if not re.fullmatch('[A-Z]', task.letter): raise ValueError(f'the letter of a task must be one capital, not {task.letter!r}')
     TASKS[task.letter] = task
     return task
 

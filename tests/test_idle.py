@@ -9,7 +9,7 @@ from rookworld_nb.run.train import open_run
 from rookworld_nb.sweep.space import read_space
 
 COMMANDS = {cls: 'rookworld_' + cls.__name__.removesuffix('Config').lower() for cls in Config.__subclasses__()}
-TEXTS = dict(data=['positions', 'unlabelled', 'mine.parquet'], opponent=['random', 'fairymax:2', 'stockfish:3', 'runs/other'], reward_function=['mine:reward'], device=['cpu'], reference_device=['cpu'], push=['org/name'], license=['mit'], study=['s'])
+TEXTS = dict(tasks=['K:1'], data=['positions', 'unlabelled', 'mine.parquet'], opponent=['random', 'fairymax:2', 'stockfish:3', 'runs/other'], reward_function=['mine:reward'], device=['cpu'], reference_device=['cpu'], push=['org/name'], license=['mit'], study=['s'])
 
 
 def values(choice):

@@ -392,5 +392,9 @@ def unlabelled_prompts(
         if split in (None, split_of(position)) and position not in reserved: yield replace(example, source=kind)
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #7a5c3001
-complete('P', prompts=lambda places, reserved: {kind: partial(unlabelled_prompts, 'P', kind, kinds=places, reserved=reserved) for kind in places})
-complete('A', prompts=lambda places, reserved: {move: partial(unlabelled_prompts, 'A', move, kinds=places, reserved=reserved) for move in MOVE_KINDS})
+def _prompts(task, kinds, places, reserved):
+    "For each kind the endless prompts of a seed."
+    return {kind: partial(unlabelled_prompts, task, kind, kinds=places, reserved=reserved) for kind in kinds}
+
+complete('P', prompts=lambda places, reserved: _prompts('P', places, places, reserved))
+complete('A', prompts=lambda places, reserved: _prompts('A', MOVE_KINDS, places, reserved))

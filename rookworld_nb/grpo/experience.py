@@ -97,7 +97,8 @@ class _Place:
 
     def load_state_dict(self, state: dict): # from `state_dict`
         "Continue where another source was."
-        self.used, self.skipped = dict.fromkeys(self.used, 0) | state['used'], dict.fromkeys(self.skipped, 0) | _by_task(state['skipped'])   # old runs had fewer
+        self.used = dict.fromkeys(self.used, 0) | state['used']       # old runs had fewer
+        self.skipped = dict.fromkeys(self.skipped, 0) | _by_task(state['skipped'])
         self.success = {kind: {} for kind in self.success} | copy.deepcopy(state['success'])
 
 # %% ../../nbs/grpo/04_experience.ipynb #521c5f10
@@ -413,7 +414,8 @@ def _format_shares(batch: Experience, kinds) -> dict: # None where the task is n
     "How many completions can be read, of all and of each task."
     G, read = batch.rewards.shape[1], ['structure' in s.parts for s in batch.scores]
     of_task = {kind: [r for i, r in enumerate(read) if batch.examples[i // G].kind == kind] for kind in kinds}
-    return dict(format_share=sum(read)/len(read), formats=_columns('format_share', {kind: _mean_of(found) for kind, found in of_task.items()}))
+    shares = {kind: _mean_of(found) for kind, found in of_task.items()}
+    return dict(format_share=sum(read)/len(read), formats=_columns('format_share', shares))
 
 
 def _mean_parts(batch: Experience, kinds) -> dict: # mean reward earned by every part, by its column; None where the task is not there
@@ -449,7 +451,8 @@ def _sampled_facts(step: int, rounds: list[Experience], shares: dict[str, float]
 def _habits(batch: Experience) -> dict: # columns of metrics.jsonl; None where no P answer can be read
     "What the rules cannot see: how P answers evaluate, order and choose."
     G = batch.rewards.shape[1]
-    read = [(s.about[1], batch.examples[i // G].target) for i, s in enumerate(batch.scores) if isinstance(batch.examples[i // G].task, PolicyTask) and s.about and s.about[1]]
+    policy = [(e.target, s) for i, s in enumerate(batch.scores) if isinstance((e := batch.examples[i // G]).task, PolicyTask)]
+    read = [(s.about[1], target) for target, s in policy if s.about and s.about[1]]
     answers, chances = [a for a, _ in read], [[win_probability(e) for e in a.evals] for a, _ in read]
     apart = [abs(p - win_probability(dict(zip(t.moves, t.evals))[m])) for (a, t), ps in zip(read, chances) if t for m, p in zip(a.moves, ps) if m in t.moves]
     return dict(eval_spread=_mean_of([max(ps) - min(ps) for ps in chances if len(ps) > 1]), eval_distance=_mean_of(apart),

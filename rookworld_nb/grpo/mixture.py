@@ -143,8 +143,9 @@ def unlabelled_mixture(
 ) -> Mixture:
     "Positions for P, moves in these positions for A, and whatever other tasks ask."
     places = tuple(kind for kind in kinds if kind != 'visited')
-    for letter in letters:
-        if not TASKS[letter].prompts: raise ValueError(f'task {letter} makes no prompts, so data must be rows')
     def block(make, number): return make(f'{seed} {number}')
-    streams = {(letter, kind): partial(block, make) for letter in letters for kind, make in TASKS[letter].prompts(places, reserved).items()}
+    streams = {}
+    for letter in letters:
+        if not (prompts := TASKS[letter].prompts): raise ValueError(f'task {letter} makes no prompts, so data must be rows')
+        streams |= {(letter, kind): partial(block, make) for kind, make in prompts(places, reserved).items()}
     return Mixture(streams, visited='visited' in kinds, reserved=reserved)

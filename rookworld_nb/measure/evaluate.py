@@ -36,7 +36,8 @@ def judge_texts(
 ) -> pd.DataFrame:                # one row per sample: index, sample, task, colour, phase, class, prompt, completion, then the metrics
     "Judge given completions. Where prompts have a source, it is a column, too."
     rows = list(rows)
-    found, names, told = [], [name for name, m in every_metric().items() if m.source == 'eval' and (engine or m not in ENGINE_METRICS)], ['source'] * any(e.source for e in rows)
+    found, told = [], ['source'] * any(e.source for e in rows)
+    names = [name for name, m in every_metric().items() if m.source == 'eval' and (engine or m not in ENGINE_METRICS)]
     for i, (example, texts) in enumerate(zip(rows, completions, strict=True)):
         about = dict(index=i, task=example.kind, colour=example.colour, phase=phase_of(example),
                      prompt=example.prompt(), source=example.source, **{'class': row_class(example)})
@@ -86,7 +87,8 @@ def judge_rows(
     for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', leave=None, disable=None):
         batch = order[start:start+batch_size]
         how = {name: [settings[rows[i].kind][name] for i in batch] for name in next(iter(settings.values()))}
-        known = {i: rows[i].completion(tokenizer.style) for i in batch if drafting and rows[i].of_task.drafts and not settings[rows[i].kind]['temperature']}
+        greedy = [i for i in batch if rows[i].of_task.drafts and not settings[rows[i].kind]['temperature']]
+        known = {i: rows[i].completion(tokenizer.style) for i in greedy} if drafting else {}
         if limits: how['limits'] = [limits[rows[i].kind] for i in batch]
         said = generate(model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start,
                         vocabulary=vocabulary, drafts=known and Drafts.of(tokenizer, [*map(known.get, batch)], model.wte.weight.device), **how).completions

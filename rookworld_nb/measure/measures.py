@@ -98,10 +98,14 @@ class Metric:
 def _of_task(letter: str) -> dict[str, Metric]: # column without its letter: metric
     "What every task has of its own."
     task, end, none = TASKS[letter], f'_{letter.lower()}', 'empty when there are none'
-    found = [Metric('reward' + end, 'step', 'reward', f'mean score of the {letter} ({task.name}) completions among them; {none}', 'rises', -0.3, 1, 1),
-             Metric('format_share' + end, 'step', 'share of completions', f'completions of {letter} that the strict parser accepts, before refills; {none}', 'above 0.8', 0.8, 1, 1),
-             Metric('prompts' + end, 'step', 'prompts', f'{letter} prompts of the step, before refills', 'follows env_ratio or tasks'),
-             Metric('refill_reward' + end, 'step', 'reward', f'mean score of the {letter} completions in refills; {none}', f'near reward{end}', -0.3, 1, 1)]
+    found = [
+        Metric('reward' + end, 'step', 'reward', f'mean score of the {letter} ({task.name}) completions among them; {none}',
+               'rises', -0.3, 1, 1),
+        Metric('format_share' + end, 'step', 'share of completions',
+               f'completions of {letter} that the strict parser accepts, before refills; {none}', 'above 0.8', 0.8, 1, 1),
+        Metric('prompts' + end, 'step', 'prompts', f'{letter} prompts of the step, before refills', 'follows env_ratio or tasks'),
+        Metric('refill_reward' + end, 'step', 'reward', f'mean score of the {letter} completions in refills; {none}',
+               f'near reward{end}', -0.3, 1, 1)]
     return {m.name.removesuffix(end): m for m in found}
 
 
@@ -111,7 +115,9 @@ def _each(column): return [_of_task(letter)[column] for letter in TASKS]
 def _parts(letter: str) -> list[Metric]:
     "What each part of the reward earned, where labels pay; then those that only the rules pay."
     task, start = TASKS[letter], f'part_{letter.lower()}_'
-    def metric(part, before=''): return Metric(start + part.replace(' ', '_'), 'step', 'reward', f'{before}{letter}: mean reward from the part {part!r}, over the completions of the task, before refills', 'rises', 0, 0.6, 1)
+    def metric(part, before=''):
+        return Metric(start + part.replace(' ', '_'), 'step', 'reward', f'{before}{letter}: mean reward from the part {part!r}, '
+                      'over the completions of the task, before refills', 'rises', 0, 0.6, 1)
     return [*map(metric, task.weights), *(metric(part, 'where the rules pay ') for part in task.by_rules if part not in task.weights)]
 
 # %% ../../nbs/measure/01_measures.ipynb #8833f96b
@@ -284,24 +290,28 @@ def metrics_of(
 
 def every_metric() -> dict[str, Metric]: # by name
     "`LOGGED`, and what tasks have that were registered since."
-    return LOGGED | {m.name: m for letter in TASKS for m in (*_of_task(letter).values(), *_parts(letter), *metrics_of(letter)) if m.name not in LOGGED}
+    own = [m for letter in TASKS for m in (*_of_task(letter).values(), *_parts(letter), *metrics_of(letter))]
+    return LOGGED | {m.name: m for m in own if m.name not in LOGGED}
 
 # %% ../../nbs/measure/01_measures.ipynb #7a5c4004
-complete('A', heading='A right', shown=('reward', 'format_valid', 'exact', 'fen_exact', 'squares_changed', 'levenshtein', 'suffix_accuracy', 'recall_mate'), aims=(
-    Aim("A right, people's games, history of 1", 'exact', 'people, history 1', label='people', check='people', said="right answers about people's games"),
+_PEOPLE = dict(label='people', check='people')
+
+complete('A', heading='A right', aims=(
+    Aim("A right, people's games, history of 1", 'exact', 'people, history 1', said="right answers about people's games", **_PEOPLE),
     *(Aim(f'A right, {name}, history of {k}', 'exact', f'{source}, history {k}', label=name*(k == 1), check=source*(k == 1))
       for name, source in dict(quiet='quiet', checks='check', mates='mate').items() for k in (1, 4, 10)),
     Aim('A right, random armies, history of 1', 'exact', 'armies, history 1', label='armies', check='armies'),
     Aim('A right', 'exact', guard=True, label='A right', check='A right'),
-    Aim('A: illegal moves seen', 'recall_illegal', guard=True)))
-complete('P', heading='P self-consistent', shown=('reward', 'coherence', 'legal_best', 'best_move', 'top5_overlap', 'regret', 'eval_error', 'mate_in_one'),
-         tiles=('coherence', 'legal_best', 'regret'), aims=(
-    Aim("P self-consistent, people's games", 'coherence', 'people', label='people', check='people', said="self-consistent answers about people's games"),
+    Aim('A: illegal moves seen', 'recall_illegal', guard=True)),
+    shown=('reward', 'format_valid', 'exact', 'fen_exact', 'squares_changed', 'levenshtein', 'suffix_accuracy', 'recall_mate'))
+complete('P', heading='P self-consistent', aims=(
+    Aim("P self-consistent, people's games", 'coherence', 'people', said="self-consistent answers about people's games", **_PEOPLE),
     Aim('P self-consistent, deep random games', 'coherence', 'deep', label='deep', check='deep'),
     Aim('P self-consistent, random armies', 'coherence', 'armies', label='armies'),
     Aim("P names Stockfish's best move", 'best_move', guard=True, label='best move', check='best move', said="Stockfish's best move"),
     Aim('P: of the five best, named', 'top5_overlap', guard=True, label='five best'),
-    Aim('P: error of evaluations', 'eval_error', guard=True)))
+    Aim('P: error of evaluations', 'eval_error', guard=True)), tiles=('coherence', 'legal_best', 'regret'),
+    shown=('reward', 'coherence', 'legal_best', 'best_move', 'top5_overlap', 'regret', 'eval_error', 'mate_in_one'))
 
 def aims_of(
     guard: bool, # those that should stay, or those that should get better?

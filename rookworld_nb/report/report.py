@@ -104,7 +104,8 @@ def _plot_signal(
 ) -> Figure:      # two panels
     "The curves of a signal, and those of the attempts before."
     signal, notes = str(signal), []
-    names = (f'format_share_{signal[-1].lower()}', 'kl_nats_per_token') if signal[:-2] == 'format' else _SIGNS.get(signal, ('reward_mean', 'grad_norm'))
+    names = _SIGNS.get(signal, ('reward_mean', 'grad_norm'))
+    if signal[:-2] == 'format': names = f'format_share_{signal[-1].lower()}', 'kl_nats_per_token'
     fig, axes = empty_panels(len(names))
     file = run.directory/'metrics-discarded.jsonl'
     before = as_frame(read_rows(file, notes), step_columns() + ['recovery']) if file.exists() else None

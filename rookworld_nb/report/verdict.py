@@ -36,8 +36,8 @@ def verdict_table(
         for letter, aim in aims_of(guard):
             for r in found[(found.task == letter) & (found.metric == aim.metric) & (found.slice == aim.slice)].itertuples():
                 if aim.source or r.decoding == 'greedy':
-                    rows.append(dict(part=part, line=aim.line, before=r.before, after=r.after, difference=r.difference, low=r.low, high=r.high,
-                                     n=int(r.n), verdict=verdict(aim.metric, r.low, r.high)))
+                    rows.append(dict(part=part, line=aim.line, before=r.before, after=r.after, difference=r.difference,
+                                     low=r.low, high=r.high, n=int(r.n), verdict=verdict(aim.metric, r.low, r.high)))
     if not any(row['part'] == 'repaired' for row in rows): return pd.DataFrame()
     return pd.DataFrame(rows).set_index(['part', 'line'])
 
@@ -77,7 +77,8 @@ def _curves(runs):
     asked, found = {row for run in runs for row in run.evals[['task', 'metric']].itertuples(index=False, name=None)}, {}
     for guard in _PARTS.values():
         for letter, aim in aims_of(guard):
-            if aim.label and (letter, aim.metric) in asked: found.setdefault('guardrails' if guard else TASKS[letter].heading, []).append((letter, aim))
+            panel = 'guardrails' if guard else TASKS[letter].heading
+            if aim.label and (letter, aim.metric) in asked: found.setdefault(panel, []).append((letter, aim))
     return found
 
 

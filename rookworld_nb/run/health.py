@@ -252,7 +252,7 @@ def remedy(
     signal: Signal, # from `HealthMonitor.check`
 ) -> str:           # '; try …', or '' where all is well or the sentence says it already
     "What usually helps."
-    return '' if signal.level == 'ok' or 'rookworld_pretrain' in signal.sentence else f'; try {_REMEDIES[re.sub(" [A-Z]$", "", signal.name)]}' 
+    return '' if signal.level == 'ok' or 'rookworld_pretrain' in signal.sentence else f'; try {_REMEDIES[re.sub(" [A-Z]$", "", signal.name)]}'
 
 # %% ../../nbs/run/02_health.ipynb #7e84b5ed
 class HealthError(RuntimeError):

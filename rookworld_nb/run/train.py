@@ -35,6 +35,7 @@ from ..measure.probes import reserved_positions, watch_rows
 from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.step import Learner, train_step
 from ..grpo.ranks import by_one, check_choices, earlier_run, everywhere, joined, note_run, rank, together, use_machine, world
+from ..measure.measures import aims_of
 from ..measure.evaluate import compare, judge_rows, judge_texts, judge_trivial, summarize
 from ..measure.shipped import shipped_answers
 from .checkpoint import (CheckpointError, check_origin, checkpoint_step, choices_since, config_changes, is_complete,
@@ -218,14 +219,15 @@ def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame
 # %% ../../nbs/run/03_train.ipynb #07d98b0a
 def load_prompts(
     config: TrainConfig, # model, data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, reward_source, difficulty_filter, rare_share, rare_twins, narrow_share
-) -> tuple[PromptSource|Mixture, list[Example]]: # training prompts; held-out prompts, half P and half A, the same for every seed, and for unlabelled data probes; those of other tasks
+) -> tuple[PromptSource|Mixture, list[Example]]: # training prompts; held-out prompts, the same for every seed: half P and half A, for unlabelled data probes, and those of other tasks
     "The training and held-out rows of a run, from disjoint positions. Of unlabelled data, the held-out rows with labels are those of 'positions'."
     how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True, fits=context_of(config.model))
     if kinds := position_kinds(config.data):
         own = {letter: TASKS[letter].held_out for letter in config.shares if TASKS[letter].held_out}
         held_out = [e for made in own.values() for e in made(config.eval_prompts//2)]
         if config.shares.keys() > own.keys():     # P or A, whose held-out rows stand in a file
-            held_out = load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, cache=True)[:] + watch_rows(min(1, config.eval_prompts/2000)) + held_out
+            labelled = load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, cache=True)[:]
+            held_out = labelled + watch_rows(min(1, config.eval_prompts/2000)) + held_out
         return unlabelled_mixture(kinds, config.seed, reserved_positions(), config.shares), held_out
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     if config.reward_source in ('auto', 'row'):
@@ -263,8 +265,9 @@ def _legend(config: TrainConfig) -> str:
     "A legend for the lines of the steps, printed once."
     silent = config.inner_steps * config.minibatches == 1 and config.baseline not in OUTSIDE_BASELINES and not config.entropy_coef
     unlabelled, by_rules = bool(position_kinds(config.data)), config.reward_source == 'rules'
+    right = [TASKS[letter].paid or f'an exact {letter} answer' for letter in [*config.shares][::-1]]
     paid = (f', as {config.reward_function} gives it' if config.reward_function else
-            f'. The rules pay 1 for {", and 1 for ".join(TASKS[k].paid or f"an exact {k} answer" for k in [*config.shares][::-1])}' * by_rules)
+            f'. The rules pay 1 for {", and 1 for ".join(right)}' * by_rules)
     said = [f'Reward: mean over sampled completions{paid}.', f'{_signs(config.shares)}: prompts of each task, {" and ".join(config.shares)}.']
     if config.kl_coef: said.append('KL: nats per token, over the groups that the step learns from.')
     if silent: said.append(f'The loss {"is little more than the scaled KL" if config.kl_coef and config.kl_in == "loss" else "stays near 0"}: watch reward, KL and grad.')
@@ -319,8 +322,11 @@ def _note_check(log: RunLog, step: int, judged: pd.DataFrame, probes: pd.DataFra
 # %% ../../nbs/run/03_train.ipynb #f4a2e593
 def _watched() -> dict[str, dict]: # heading: name: task, metric, slice
     "What a check says: first what should get better, then the guardrails."
-    found = {TASKS[letter].heading: {a.check: (letter, a.metric, a.slice) for a in TASKS[letter].aims if a.check and not a.guard} for letter in [*TASKS][::-1]}
-    return found | dict(guardrails={a.check: (letter, a.metric, a.slice) for letter in TASKS for a in TASKS[letter].aims if a.check and a.guard})
+    found = {}
+    for letter, aim in aims_of(guard=False) + aims_of(guard=True):
+        heading = 'guardrails' if aim.guard else TASKS[letter].heading
+        if aim.check: found.setdefault(heading, {})[aim.check] = letter, aim.metric, aim.slice
+    return found
 
 
 def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: float,
@@ -329,7 +335,8 @@ def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: 
     if probes:
         labelled, probed = (compare(_unsliced(was), now, resamples=2) for was, now in ((before, judged), probes))
         table = pd.concat([labelled, _reported(probed)]).set_index(['task', 'metric', 'slice'])
-        said = {heading: ', '.join(f'{name} {r.after:.2f} ({r.difference:+.2f})' for name, key in wanted.items() if key in table.index for r in [table.loc[key]])
+        said = {heading: ', '.join(f'{name} {r.after:.2f} ({r.difference:+.2f})'
+                                   for name, key in wanted.items() if key in table.index for r in [table.loc[key]])
                 for heading, wanted in _watched().items()}
         return ' | '.join([f'Check {step:3}', *(f'{heading}: {text}' for heading, text in said.items() if text), f'Time: {seconds:.2f}s'])
     found = compare(_unsliced(before), judged).query('task != "all"')
