@@ -8,7 +8,7 @@ __all__ = ['TASKS', 'Aim', 'Task', 'register', 'complete', 'check_letters', 'tok
 # %% ../nbs/04_task.ipynb #7a5c0004
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 
 # %% ../nbs/04_task.ipynb #7a5c0007
 @dataclass(frozen=True)
@@ -80,12 +80,15 @@ def register(
     return task
 
 
+_UNSAID = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(Task)}
+
 def complete(
     letter: str, # of a task that is registered
     **more,      # fields of `Task`
 ) -> None:
-    "Add what a room knows about a task."
-    TASKS[letter] = replace(TASKS[letter], **more)
+    "Add what a room knows about a task. What was said before stays, so that a lesson can run again beside the package."
+    known = TASKS[letter]
+    TASKS[letter] = replace(known, **{name: value for name, value in more.items() if getattr(known, name, None) is _UNSAID.get(name)})
 
 
 def check_letters(
