@@ -94,6 +94,7 @@ def shown_docs(cell):
 def parameters(code):
     "A signature, one parameter a line, as a Markdown table."
     def cell(text): return text.replace('|', '\\|')
+    code = code.replace('=<factory>', '=...')     # a default that is made anew each time
     lines = code.split('\n')
     tree = ast.parse(code.rstrip() + '\n    pass').body[0]
     meaning = lambda node: lines[node.end_lineno - 1].partition(' # ')[2]
