@@ -72,7 +72,7 @@ class Task:
 TASKS: dict[str, Task] = {}   # by letter
 
 def register(
-    task: Task, # of a letter that P and A do not have
+    task: Task, # takes the place of one with the same letter
 ) -> Task:
     "Make a task known to all rooms."
     if not re.fullmatch('[A-Z]', task.letter): raise ValueError(f'the letter of a task must be one capital, not {task.letter!r}')

@@ -249,16 +249,21 @@ def test_torchrun_kills_in_a_long_step(own, of_two, tmp_path):
     check_bits(of_two, tmp_path/'run')
 
 
+def kill_in_the_fourth_step(pid, directory):
+    "SIGTERM in a step that does not end; SIGKILL when what stood before it is saved."
+    wait_until(lambda: (f := directory/'metrics.jsonl').exists() and f.read_text().count('\n') == 3)
+    time.sleep(1)
+    os.kill(pid, signal.SIGTERM)
+    wait_until((directory/'checkpoints'/'step-3').is_dir)
+    os.kill(pid, signal.SIGKILL)
+    assert end(pid) == -signal.SIGKILL
+
+
 def test_a_long_step_of_one_process(own, tmp_path, monkeypatch):
     args, whole, _ = own
     monkeypatch.setenv('SLOW', '1')
     pid = begin([*args, tmp_path/'run'], err=tmp_path/'err', measured=False)
-    wait_until(lambda: (f := tmp_path/'run'/'metrics.jsonl').exists() and f.read_text().count('\n') == 3)
-    time.sleep(1)
-    os.kill(pid, signal.SIGTERM)
-    wait_until((tmp_path/'run'/'checkpoints'/'step-3').is_dir)
-    os.kill(pid, signal.SIGKILL)
-    assert end(pid) == -signal.SIGKILL
+    kill_in_the_fourth_step(pid, tmp_path/'run')
     monkeypatch.delenv('SLOW')
     assert in_child(['--resume', tmp_path/'run'], measured=False) == 0
     check_bits(whole, tmp_path/'run')
@@ -360,11 +365,6 @@ def test_a_long_supervised_step(tmp_path):
             return make(*how)
         with small_and_exact(), patch.object(pretrain, 'supervised_step', step): yield
     pid, = begin_ranks(cli.pretrain_command, [*args, tmp_path/'run'], tmp_path, slow, n=1)
-    wait_until(lambda: (f := tmp_path/'run'/'metrics.jsonl').exists() and f.read_text().count('\n') == 3)
-    time.sleep(1)
-    os.kill(pid, signal.SIGTERM)
-    wait_until((tmp_path/'run'/'checkpoints'/'step-3').is_dir)
-    os.kill(pid, signal.SIGKILL)
-    assert end(pid) == -signal.SIGKILL
+    kill_in_the_fourth_step(pid, tmp_path/'run')
     assert run('--resume', tmp_path/'run') == [0], errors(tmp_path)
     check_same(tmp_path/'whole', tmp_path/'run')     # weights of 64 bits, saved with 32
