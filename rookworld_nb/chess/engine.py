@@ -246,13 +246,19 @@ def _ask_new(path, timeout, question):
 
 @contextlib.contextmanager
 def _hushed():
-    "A death is reported once, by `EngineLost`."
-    loggers = [logging.getLogger(name) for name in ('asyncio', 'chess.engine')]
-    levels = [log.level for log in loggers]
-    for log in loggers: log.setLevel(logging.CRITICAL)
+    "What an engine says out of turn is not of interest when it is only tried."
+    log = logging.getLogger('chess.engine')
+    level = log.level
+    log.setLevel(logging.CRITICAL)
     try: yield
-    finally:
-        for log, level in zip(loggers, levels): log.setLevel(level)
+    finally: log.setLevel(level)
+
+
+def _not_of_an_engine(record):
+    "A fault of an engine is reported once, by the exception that it raises: not again by asyncio, whenever the search that it ended is collected."
+    return not (record.exc_info and isinstance(record.exc_info[1], chess.engine.EngineError))
+
+logging.getLogger('asyncio').addFilter(_not_of_an_engine)
 
 # %% ../../nbs/chess/05_engine.ipynb #19c1f39f
 _PROBED = 5000     # nodes, at most
