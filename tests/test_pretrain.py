@@ -100,10 +100,10 @@ def test_its_rows_end_with_it(whole):
 @pytest.mark.slow
 def test_nano_on_a_card_in_small(tmp_path):
     "nano_card.py prints the command that goes on from nano with the rows of its folder; on a card it is the same command, larger."
-    script, rows = Path(__file__).parents[1]/'nbs/experiments/nano_card.py', tmp_path/'card'/'random'
+    script, rows = Path(__file__).parents[1]/'nbs/experiments/2026-11-26-card/nano_card.py', tmp_path/'card'/'random'
     rows.mkdir(parents=True)
     pq.write_table(pq.read_table(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet').slice(0, 300), rows/'rows-00000.parquet')
-    env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(script.parents[2]), os.environ.get('PYTHONPATH', '')]), OMP_NUM_THREADS='1')
+    env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(script.parents[3]), os.environ.get('PYTHONPATH', '')]), OMP_NUM_THREADS='1')
     def run(*words): return subprocess.run([sys.executable, *map(str, words)], env=env, capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path, check=True).stdout
     name, *words = shlex.split(run(script, 'card', '--processes', 0))
     assert name == 'rookworld_pretrain' and words[:2] == ['--data', 'card/random,card/shipped'] and {'nano', 'bfloat16', '13313'} < set(words)
