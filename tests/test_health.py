@@ -22,8 +22,9 @@ CHOICES = '''--model nano --max_steps 8 --save_every 1 --stable_after 2 --keep_l
     --max_new_tokens 100 --max_refills 0 --learning_rate 5e-5 --kl_coef 0.6 --threads 1'''.split()
 
 
-@pytest.fixture(autouse=True)
-def short_windows(monkeypatch): monkeypatch.setattr(train, 'HealthMonitor', partial(train.HealthMonitor, window=3))
+@pytest.fixture(autouse=True, scope='module')
+def short_windows():
+    with patch.object(train, 'HealthMonitor', partial(train.HealthMonitor, window=3)): yield
 
 
 @pytest.fixture(scope='module')

@@ -86,7 +86,7 @@ def test_max_new_tokens_and_settings_reach_the_sampler():
     with Spy(experience, 'generate') as spy: found, _ = collect(tiny(), TOKENIZER, examples, config, 11)
     assert found.rollouts.completion_ids.shape[1] <= 7
     assert {k: spy.given(k) for k in ('max_new_tokens', 'group_size', 'seed', 'temperature', 'top_k', 'top_p')} == dict(
-        max_new_tokens=[7], group_size=[4], seed=[11], temperature=[[0.3, 1.7]], top_k=[3], top_p=[0.6])
+        max_new_tokens=[7], group_size=[4], seed=[11], temperature=[[0.3, 1.7]], top_k=[[3, 3]], top_p=[[0.6, 0.6]])
 
 
 BOUNDS = dict(max_new_tokens=5, env_max_new_tokens=11)   # so unequal that a swap shows
