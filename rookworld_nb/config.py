@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import UnionType
 from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 from fastcore.docments import docments
-from .names import in_other_words
+from .names import GONE, in_other_words
 
 # %% ../nbs/00_config.ipynb #9a969e76
 def kind_of(
@@ -123,6 +123,7 @@ def _checked_places(cls, values):
         if isinstance(value, dict) and word not in words | place.keys():
             raise ValueError(f'{cls.__name__} has no group {word!r}')
         for name, v in (value if word in words else {word: value}).items():
+            if name not in place and name in GONE and GONE[name] in (v, ...): continue   # of a run of an earlier version
             if name not in place: raise ValueError(_no_field(cls, name))
             if word in words and place[name] != word:
                 where = 'outside of the groups' if place[name] == 'front' else f'in {place[name]}'
@@ -252,7 +253,7 @@ class TrainFront:
     output_dir: Name|None = None      # directory of the run, NNN: a free number; None: runs/grpo-NNN
     seed: Seed = 0                    # same seed, same run (bit for bit on a CPU)
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
-    threads: Threads = 0              # CPU threads; 0 uses every core
+    threads: Threads = 0              # CPU threads, and processes of an engine; 0 uses every core
     max_steps: Count = 240            # how many steps to train
     prompts_per_step: Size = 16       # prompts per step (P)
     group_size: GroupSize = 8         # completions sampled per prompt (G)
@@ -268,17 +269,12 @@ class TrainFront:
 @dataclass(frozen=True, kw_only=True)
 class TrainRows:
     "Which rows are read, and which prompts are replaced or skipped."
-    fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     tasks: Mix|None = None            # which tasks, and their shares, such as 'P:0.2 A:0.3 K:0.5', see task; None: P and A, by env_ratio
     max_bad_rows: Share = 0.05        # share of unreadable rows a file may have, 0 to 1
     max_positions: Count|None = 20000 # train on at most this many rows; None takes all. Unlabelled prompts have no end, and no limit
     dynamic_sampling: bool = True     # leave out groups whose rewards are all equal (they teach nothing), or replace them, see max_refills
     max_refills: Refills = 0          # rounds of replacement per step, at most, 0 to 50
     rare_share: Share = 0.06          # share of A prompts that the rules make beside the data: a move that mates and an illegal one, in turn; play has few of them, and a run that meets few unlearns them
-    rare_twins: Literal['none', 'mates', 'all'] = 'none' # which of these are followed by a twin, which counts in rare_share: a move of the same piece in the same position, but one that is legal and does not end the game
-    narrow_share: Share = 0.0         # share of P prompts that are sought among the positions with fewer than 20 legal moves (check, pins, endings), where the shipped model is wrong most often; the others come as they are
-    difficulty_filter: bool = False   # on later passes, mostly skip prompts whose success rate was outside 20 to 80 %
-    success_reward: Reward = 0.5      # a completion with this reward counts as a success
 
 # %% ../nbs/00_config.ipynb #74a98531
 @dataclass(frozen=True, kw_only=True)
@@ -290,8 +286,6 @@ class TrainSampling:
     top_p: PositiveShare = 1.0        # sample from the most likely tokens that together have this probability; 1 from all
     env_max_new_tokens: Size|None = None # max_new_tokens of A prompts; None is that of P
     env_temperature: Positive|None = 1.0 # temperature of A prompts, whose answers are nearly certain; None is that of P
-    env_top_k: Whole|None = None      # top_k of A prompts; None is that of P
-    env_top_p: PositiveShare|None = None # top_p of A prompts; None is that of P
 
 # %% ../nbs/00_config.ipynb #9f221af1
 @dataclass(frozen=True, kw_only=True)
@@ -302,8 +296,6 @@ class TrainRewards:
     coherence_share: Share = 0.8      # share of a reward for P that the rules pay, for an answer that agrees with itself (reward.coherence); with reward_source rules they pay all of it
     reward_weights: str = ''          # parts with another weight, such as 'regret=0.5 evals=0.1'; see WEIGHTS in reward.reward_scorer
     reward_warmup_steps: Whole = 0    # curriculum: steps over which weight moves from structure to content; 0 is off
-    overlong_buffer: Whole = 0        # the last tokens before max_new_tokens (A: env_max_new_tokens), in which a completion loses up to overlong_penalty (DAPO); 0 is off
-    overlong_penalty: NotNegative = 1.0 # reward lost by a completion of the greatest length allowed
     normalize_rewards: bool = False   # subtract a running mean and divide by a running standard deviation (EMA)
     ema_warmup_steps: Whole = 20      # normalize_rewards: steps that only collect the running mean and standard deviation
     ema_momentum: BelowOne = 0.99     # of running means: normalize_rewards, baseline ema
@@ -314,24 +306,16 @@ class TrainEngine:
     "Stockfish, when reward_source is engine."
     stockfish_path: str|None = None   # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
     engine_nodes: Count = 1000        # search nodes per position
-    engine_workers: Whole = 0         # engine processes; 0 uses every core
-    engine_timeout: Positive = 10.0   # seconds after which a search is stopped and its engine restarted
-    engine_cache: str|None = None     # SQLite file of earlier answers; None keeps them for the run only
 
 # %% ../nbs/00_config.ipynb #cd8688dc
 @dataclass(frozen=True, kw_only=True)
 class TrainAdvantages:
     "What a reward is compared with, and the value head (baseline value)."
     baseline: Literal['group_mean', 'leave_one_out', 'ema', 'adaptive', 'value'] = 'group_mean' # what a reward is compared with
-    advantage_scale: Literal['auto', 'group', 'batch', 'none'] = 'auto' # divide by the std of the group, of the batch, or not at all (alias center); auto is group, with baseline ema or value, or with exact_best, batch
-    min_std: NotNegative = 0.0        # a smaller std counts as this much
-    exact_best: Literal['off', 'first', 'candidates', 'best'] = 'off' # P: the expectation over all moves instead of the drawn one's term, at the first candidate (answers that name the best move first), at each candidate (is it legal and new?) or at B, see grpo.exact_best
+    advantage_scale: Literal['auto', 'group', 'batch', 'none'] = 'auto' # divide by the std of the group, of the batch, or not at all (alias center); auto is group, with baseline ema or value batch
     gae: bool = True                  # baseline value: generalised advantage estimation; off, the return minus the value
     gamma: Share = 1.0                # GAE: discount per token
     gae_lambda: Share = 0.99          # GAE: 0 trusts the value head, 1 the reward
-    value_coef: NotNegative = 0.1     # weight of the value head's loss
-    value_clip: Positive = 0.2        # how far a value may move in one batch
-    value_detach: bool = False        # the value head learns from the trunk, but not the trunk from the value head
 
 # %% ../nbs/00_config.ipynb #209ec47d
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +325,6 @@ class TrainLoss:
     clip_high: Positive|None = None   # the ratio is clipped above 1 + clip_high; None takes the loss's own: 0.28, gspo 4e-4, cispo 4
     mask_truncated: bool = True       # leave completions without an end token out of the loss
     entropy_coef: NotNegative = 0.0   # weight of an entropy bonus, at the sampling temperature
-    entropy_over: Literal['full', 'task'] = 'full' # entropy over the whole vocabulary, or over the tokens that answers use
 
 # %% ../nbs/00_config.ipynb #47377daa
 @dataclass(frozen=True, kw_only=True)
@@ -353,13 +336,9 @@ class TrainKL:
     kl_in: Literal['loss', 'reward'] = 'loss' # differentiate the KL, or subtract it from the reward
     kl_controller: Literal['fixed', 'ziegler', 'threshold'] = 'fixed' # how kl_coef follows the measured KL
     kl_target: Positive = 6.0         # KL that the controller aims at, nats per sequence
-    kl_horizon: Count = 10000         # ziegler: completions after which a steady error has changed kl_coef by about a fifth
-    kl_coef_min: Positive = 1e-5      # the controller keeps kl_coef above this
-    kl_coef_max: float = 10.0         # the controller keeps kl_coef below this
     kl_warmup_steps: Whole = 0        # steps in which kl_coef is multiplied by kl_warmup_factor
     kl_warmup_factor: Share = 0.0     # see kl_warmup_steps
     reference_refresh_steps: Whole = 0 # steps between refreshes of the reference; 0 keeps the starting model
-    reference_mix: Share = 0.6        # share of the policy that a refresh mixes into the reference
 
 # %% ../nbs/00_config.ipynb #c4b4a8a0
 @dataclass(frozen=True, kw_only=True)
@@ -381,27 +360,16 @@ class TrainWatching:
     check_every: Whole = 48           # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
     save_every: Count = 20            # steps between checkpoints
     keep_last: Count = 2              # newest checkpoints kept
-    keep_best: Whole = 1              # checkpoints kept beside them: those with the highest mean sampled reward over their last save_every steps
     log_completions: Whole = 4        # sampled completions logged per step, with their receipts
 
 # %% ../nbs/00_config.ipynb #220e8c49
 @dataclass(frozen=True, kw_only=True)
 class TrainHealth:
     "When a run warns, goes back to its stable checkpoint, or stops."
-    kl_warn: Positive = 30.0          # KL at the sampling temperature, in nats per sequence, that is a warning; lowered with kl_act
-    kl_act: float = 45.0              # KL at the sampling temperature, in nats per sequence, at which the run goes back to its stable checkpoint
-    reward_drop: Positive = 0.3       # the run goes back when the mean reward of the last health_window steps is this far below that of the best such window; half of it is a warning
-    entropy_warn: NotNegative = 1e-3  # mean entropy at the sampling temperature, of a window, in nats per token, below which there is a warning
-    clip_warn: Share = 0.5            # share of clipped tokens, mean of a window, above which there is a warning
-    silent_warn: Share = 0.95         # share of groups without signal, mean of a window, above which there is a warning
+    kl_act: Positive = 45.0           # KL at the sampling temperature, in nats per sequence, at which the run goes back to its stable checkpoint; two thirds of it are a warning
+    reward_drop: Positive = 0.3       # the run goes back when the mean reward of the last 20 steps is this far below that of the best such window; half of it is a warning
     format_warn: Share = 0.8          # share of completions of a task that the strict parser accepts, mean of a window, below which there is a warning; below a quarter of it, after it was above, the run goes back
-    spread_warn: Share = 0.01         # evaluations of a P answer, best less worst in win probability, mean of a window, below which there is a warning
-    loss_rises: Count = 8             # a loss that rises this many steps in a row is a warning
-    slow_warn: Positive = 3.0         # a step that takes this many times the usual time is a warning
-    memory_warn: Positive = 2.0       # memory of the process, as a multiple of that of the first window, above which there is a warning; whole evaluations add to it
-    health_window: Count = 20         # steps over which health is judged where one step says little
     health_adaptive: NotNegative = 0.0 # KL thresholds move up to the median of the last window plus this many times its median absolute deviation; 0 keeps them fixed
-    max_skips: Count = 3              # skipped steps in a row (loss or gradient not finite), or steps without a token to learn from, or without readable answers, after which the run goes back
     max_recoveries: Whole = 3         # how often a run may go back before it stops with a post-mortem
     recovery_lr_factor: PositiveShare = 0.5 # learning_rate is multiplied by this each time the run goes back, above 0 to 1
     stable_after: Count = 20          # healthy steps after which a checkpoint is the one to go back to; fewer when it would be rotated out before
@@ -421,52 +389,40 @@ def _unlabelled(c): return c.data.partition(':')[0] == 'unlabelled'
 # baselines that do not come from the completion's own group: there, equal rewards say something too
 OUTSIDE_BASELINES = ('ema', 'value')
 
-_VALUE_HEAD = 'gae gamma gae_lambda value_coef value_clip value_detach'
-_CONTROLLED = 'kl_target kl_horizon kl_coef_min kl_coef_max'
+_VALUE_HEAD = 'gae gamma gae_lambda'
 
 _TRAIN_IDLE = (
     Idle('reward_source reward_shaping coherence_share reward_weights reward_warmup_steps', 'with reward_function, which replaces it', lambda c: c.reward_function, True, (0.,)),
     Idle('coherence_share', 'with reward_source rules, where nothing else pays P (with auto the rows do)', lambda c: c.reward_source == 'rules', True, (0.,)),
-    Idle('fix_best max_bad_rows rare_share rare_twins narrow_share difficulty_filter success_reward', 'with data {c.data}: it is about rows of a file', _unlabelled, True),
+    Idle('max_bad_rows rare_share', 'with data {c.data}: it is about rows of a file', _unlabelled, True),
     Idle('env_ratio', 'with tasks, which gives all shares', lambda c: c.tasks, True),
     Idle('max_positions', 'with data {c.data}: such prompts have no end', _unlabelled),
-    Idle('fix_best max_bad_rows', 'with data positions, whose rows are all right', lambda c: c.data == 'positions'),
-    Idle('stockfish_path engine_nodes engine_workers engine_timeout engine_cache', 'without reward_source engine', lambda c: c.reward_source != 'engine'),
-    Idle('narrow_share exact_best stockfish_path engine_nodes engine_timeout engine_cache', 'with env_ratio 1: no prompt is of P', lambda c: c.env_ratio == 1),
+    Idle('max_bad_rows', 'with data positions, whose rows are all right', lambda c: c.data == 'positions'),
+    Idle('stockfish_path engine_nodes', 'without reward_source engine', lambda c: c.reward_source != 'engine'),
+    Idle('stockfish_path engine_nodes', 'with env_ratio 1: no prompt is of P', lambda c: c.env_ratio == 1),
     Idle('coherence_share', 'with env_ratio 1: no prompt is of P', lambda c: c.env_ratio == 1, off=(0.,)),
-    Idle('rare_share rare_twins', 'with env_ratio 0: no prompt is of A', lambda c: c.env_ratio == 0, off=(0.,)),
-    Idle('rare_twins', 'with rare_share 0', lambda c: not c.rare_share),
-    Idle('success_reward', 'without difficulty_filter', lambda c: not c.difficulty_filter),
-    Idle('dynamic_sampling max_refills silent_warn', 'with baseline {c.baseline}: equal rewards teach something, too', lambda c: c.baseline in OUTSIDE_BASELINES),
+    Idle('rare_share', 'with env_ratio 0: no prompt is of A', lambda c: c.env_ratio == 0, off=(0.,)),
+    Idle('dynamic_sampling max_refills', 'with baseline {c.baseline}: equal rewards teach something, too', lambda c: c.baseline in OUTSIDE_BASELINES),
     Idle('max_refills', 'without dynamic_sampling', lambda c: not c.dynamic_sampling),
-    Idle('overlong_penalty', 'without overlong_buffer', lambda c: not c.overlong_buffer),
-    Idle('overlong_buffer', 'with overlong_penalty 0', lambda c: not c.overlong_penalty),
     Idle('ema_warmup_steps', 'without normalize_rewards', lambda c: not c.normalize_rewards),
     Idle('normalize_rewards', 'with ema_warmup_steps {c.ema_warmup_steps}: the run ends before', lambda c: c.ema_warmup_steps >= c.max_steps),
     Idle('ema_momentum', 'without normalize_rewards or baseline ema', lambda c: not c.normalize_rewards and c.baseline != 'ema'),
-    Idle('min_std', 'with advantage_scale none', lambda c: c.advantage_scale == 'none'),
     Idle(_VALUE_HEAD, 'without baseline value', lambda c: c.baseline != 'value'),
     Idle('gamma gae_lambda', 'without gae', lambda c: not c.gae),
-    Idle('value_clip value_detach', 'with value_coef 0', lambda c: not c.value_coef),
-    Idle('value_clip clip_warn', 'with one update for each batch (inner_steps 1, minibatches 1): what is clipped moves only after the first', _on_policy),
-    Idle('clip_low clip_high clip_warn', 'with loss_type reinforce', lambda c: c.loss_type == 'reinforce'),
-    Idle('clip_low clip_high', 'with one update for each batch (inner_steps 1, minibatches 1): the ratio is 1', lambda c: _on_policy(c) and (c.dtype == 'float32' or c.loss_type != 'gspo')),
-    Idle('entropy_over', 'with vocabulary task, over which the entropy is anyway', lambda c: c.vocabulary == 'task'))
+    Idle('clip_low clip_high', 'with loss_type reinforce', lambda c: c.loss_type == 'reinforce'),
+    Idle('clip_low clip_high', 'with one update for each batch (inner_steps 1, minibatches 1): the ratio is 1', lambda c: _on_policy(c) and (c.dtype == 'float32' or c.loss_type != 'gspo')))
 
 # %% ../nbs/00_config.ipynb #08ba82cd
 _TRAIN_IDLE += (
-    Idle(f'kl_estimator kl_type kl_in kl_warmup_steps kl_warmup_factor reference_refresh_steps reference_mix {_CONTROLLED}', 'with kl_coef 0', lambda c: not c.kl_coef),
-    Idle(_CONTROLLED, 'with kl_controller fixed', lambda c: c.kl_controller == 'fixed'),
-    Idle('kl_horizon', 'with kl_controller threshold', lambda c: c.kl_controller == 'threshold'),
+    Idle('kl_estimator kl_type kl_in kl_warmup_steps kl_warmup_factor reference_refresh_steps kl_target', 'with kl_coef 0', lambda c: not c.kl_coef),
+    Idle('kl_target', 'with kl_controller fixed', lambda c: c.kl_controller == 'fixed'),
     Idle('kl_warmup_factor', 'without kl_warmup_steps', lambda c: not c.kl_warmup_steps),
     Idle('kl_warmup_steps', 'with kl_warmup_factor 1', lambda c: c.kl_warmup_factor == 1),
-    Idle(f'kl_controller {_CONTROLLED}', 'with kl_warmup_steps {c.kl_warmup_steps}: the run ends before', lambda c: c.kl_warmup_steps >= c.max_steps),
+    Idle('kl_controller kl_target', 'with kl_warmup_steps {c.kl_warmup_steps}: the run ends before', lambda c: c.kl_warmup_steps >= c.max_steps),
     Idle('kl_coef kl_in', 'with kl_warmup_factor 0 and kl_warmup_steps {c.kl_warmup_steps}: the run ends before', lambda c: c.kl_warmup_factor == 0 and c.kl_warmup_steps >= c.max_steps),
-    Idle('reference_mix', 'without reference_refresh_steps', lambda c: not c.reference_refresh_steps),
-    Idle('reference_refresh_steps', 'with reference_mix 0', lambda c: not c.reference_mix),
     Idle('reference_refresh_steps', 'with max_steps {c.max_steps}: the run ends before', lambda c: c.reference_refresh_steps >= c.max_steps),
     Idle('reference_device', 'with kl_coef 0 and kl_every 0 (there is no reference)', lambda c: not (c.kl_coef or c.kl_every), True),
-    Idle('kl_warn kl_act health_adaptive', 'with kl_coef 0 and kl_every 0: no KL is measured', lambda c: not (c.kl_coef or c.kl_every)),
+    Idle('kl_act health_adaptive', 'with kl_coef 0 and kl_every 0: no KL is measured', lambda c: not (c.kl_coef or c.kl_every)),
     Idle('recovery_lr_factor', 'with max_recoveries 0', lambda c: not c.max_recoveries),
     Idle('min_lr_ratio', 'with warmup_steps {c.warmup_steps}: the run ends before', lambda c: c.warmup_steps >= c.max_steps),
     Idle('eval_every', 'with max_steps {c.max_steps}: there is an evaluation at the end anyway', lambda c: c.eval_every >= c.max_steps),
@@ -484,7 +440,7 @@ class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainK
 
     def _check(self):
         if self.eval_prompts is None: object.__setattr__(self, 'eval_prompts', _held_out(self.max_steps))
-        _check_train_neighbours(self)
+        self._require(f'prompts_per_step ({self.prompts_per_step}) or less', lambda v: v <= self.prompts_per_step, 'minibatches')
         if self.tasks: _check_mix(self)
         _check_train_choices(self)
 
@@ -505,17 +461,6 @@ class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainK
         return max(self.max_new_tokens, self.env_max_new_tokens or 0)
 
 # %% ../nbs/00_config.ipynb #2628c8ff
-def _check_train_neighbours(c):
-    "Numbers against each other."
-    for name in ('max_new_tokens', 'env_max_new_tokens'):
-        if most := getattr(c, name): c._require(f'below {name} ({most})', lambda v: v < most, 'overlong_buffer')
-    c._require(f'prompts_per_step ({c.prompts_per_step}) or less', lambda v: v <= c.prompts_per_step, 'minibatches')
-    if c.kl_act < c.kl_warn == type(c).kl_warn and c.kl_act > 0:
-        object.__setattr__(c, 'kl_warn', c.kl_act * type(c).kl_warn/type(c).kl_act)
-        warnings.warn(f'kl_warn is {c.kl_warn:.3g} here: a warning comes before the run goes back, at kl_act {c.kl_act:g}', Notice, stacklevel=5)
-    for low, high in (('kl_coef_min', 'kl_coef_max'), ('kl_warn', 'kl_act')): _check_order(c, low, high)
-
-
 def _check_mix(c):
     "Shares of different tasks. A mix of P and A is another spelling of env_ratio."
     shares = c.shares
@@ -526,19 +471,12 @@ def _check_mix(c):
         object.__setattr__(c, 'tasks', None)
 
 
-def _check_order(c, low, high):
-    "Refuse two numbers in the wrong order: the one that was set."
-    below, above = getattr(c, low), getattr(c, high)
-    if below <= above: return
-    if above == getattr(type(c), high): c._refuse(low, f'{high} ({above}) or less')
-    c._refuse(high, f'{low} ({below}) or more')
-
 # %% ../nbs/00_config.ipynb #6e4e3098
 def _check_train_choices(c):
     "Choices that exclude each other."
-    if c.baseline in OUTSIDE_BASELINES and not c.min_std:
+    if c.baseline in OUTSIDE_BASELINES:
         c._require(f'auto, batch or none with baseline {c.baseline} '
-                   '(a group of equal rewards has std 0; or give min_std)', lambda v: v != 'group', 'advantage_scale')
+                   '(a group of equal rewards has std 0)', lambda v: v != 'group', 'advantage_scale')
     if c.kl_in == 'reward':
         c._require('auto or k1 with kl_in reward (the others do not hold the policy there, see grpo.kl)',
                    lambda v: v in ('auto', 'k1'), 'kl_estimator')
@@ -547,12 +485,6 @@ def _check_train_choices(c):
     elif c.kl_type != 'kl_pi_ref':
         c._require(f'auto, k2, k3_ratio or full with kl_type {c.kl_type} (the gradient of the others is that of no KL, see grpo.kl)',
                    lambda v: v not in ('k1', 'k3'), 'kl_estimator')
-    if c.exact_best != 'off':
-        c._require('group_mean or leave_one_out with exact_best', lambda v: v in ('group_mean', 'leave_one_out'), 'baseline')
-        if not c.min_std:
-            c._require('auto, batch or none with exact_best (a group of equal rewards has std 0; or give min_std)', lambda v: v != 'group', 'advantage_scale')
-        c._require('1 with exact_best (no clip holds the expectation where the policy has moved)', lambda v: v == 1, 'inner_steps', 'minibatches')
-        c._require('false with exact_best, which compares scores as they are', lambda v: not v, 'normalize_rewards')
     if _unlabelled(c):
         c._require(f'rules or engine with data {c.data}, whose positions have no labels (data positions has them)', lambda v: v in ('rules', 'engine'), 'reward_source')
     if c.loss_type == 'gspo' and not (c.clip_low and c.clip_high):

@@ -227,7 +227,7 @@ def test_an_engine_that_cannot_search_is_restarted_once_and_then_lost(how, fake_
 
 def test_a_run_goes_on_with_the_rows_labels_when_the_engine_hangs(fake_engine):
     batch, texts = some_batch(load_rows('positions', env_ratio=0, limit=3))
-    with make_scorer(TrainConfig(reward_source='engine', stockfish_path=fake_engine(':'), engine_timeout=1, engine_workers=1)) as scorer:
+    with make_scorer(TrainConfig(reward_source='engine', stockfish_path=fake_engine(':'), threads=1)) as scorer:
         with pytest.warns(UserWarning, match='from now on'): found = scorer.score(batch, texts)
         assert found == Scorer('auto', coherence=TrainConfig.coherence_share).score(batch, texts)
         assert scorer.facts() == dict(engine_restarts=1, engine_lost=True)

@@ -45,7 +45,7 @@ def plain_loss(model, reference, r, config, advantages):
 
 @pytest.mark.parametrize('chunk', [20_000, 10**9])      # logits: 6 tokens, or all
 @pytest.mark.parametrize('vocabulary', ['full', 'task'])
-@pytest.mark.parametrize('kl_type,how', [('kl_pi_ref', dict(top_k=40)), ('kl_ref_pi', dict(env_top_p=0.95)), ('symmetric', {})])
+@pytest.mark.parametrize('kl_type,how', [('kl_pi_ref', dict(top_k=40)), ('kl_ref_pi', dict(top_p=0.95)), ('symmetric', {})])
 def test_value_and_gradient_of_the_plain_loop(chunk, vocabulary, kl_type, how, monkeypatch):
     monkeypatch.setattr(head, 'CHUNK', chunk)
     learner, batch = made(vocabulary=vocabulary, kl_type=kl_type, kl_coef=0.3, entropy_coef=0.2, loss_type='dapo', temperature=0.7, env_temperature=1.3, **how)

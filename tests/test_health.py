@@ -5,6 +5,7 @@ import math
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 import pytest
 import torch
@@ -18,7 +19,12 @@ import runs
 from runs import contents, die, some_positions
 
 CHOICES = '''--model nano --max_steps 8 --save_every 1 --stable_after 2 --keep_last 3 --prompts_per_step 2 --group_size 4 --env_ratio 0.5 --eval_prompts 2 --warmup_steps 2
-    --health_window 3 --max_new_tokens 100 --max_refills 0 --learning_rate 5e-5 --kl_coef 0.6 --threads 1'''.split()
+    --max_new_tokens 100 --max_refills 0 --learning_rate 5e-5 --kl_coef 0.6 --threads 1'''.split()
+
+
+@pytest.fixture(autouse=True, scope='module')
+def short_windows():
+    with patch.object(train, 'HealthMonitor', partial(train.HealthMonitor, window=3)): yield
 
 
 @pytest.fixture(scope='module')

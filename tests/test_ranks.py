@@ -26,11 +26,11 @@ STEPS = 5
 COMMON = [*'--model nano --max_steps 5 --group_size 4 --env_ratio 0.34 --learning_rate 5e-5 --kl_coef 0.6 --max_refills 4 --warmup_steps 2 --threads 1'.split(),
           *'--max_positions 30 --max_new_tokens 40 --eval_prompts 2 --save_every 2'.split()]
 KINDS = {   # three groups on two ranks, where a mean of means is no mean; or one group a step, which leaves a rank without work
-    'value head, KL in the reward': '--prompts_per_step 3 --baseline value --kl_coef 0.05 --kl_in reward --inner_steps 2 --overlong_buffer 20'}
-MORE = {'refills, reference': '--prompts_per_step 3 --kl_coef 0.05 --kl_controller ziegler --kl_target 0.05 --kl_horizon 20 --reference_refresh_steps 2 --difficulty_filter',
+    'value head, KL in the reward': '--prompts_per_step 3 --baseline value --kl_coef 0.05 --kl_in reward --inner_steps 2'}
+MORE = {'refills, reference': '--prompts_per_step 3 --kl_coef 0.05 --kl_controller ziegler --kl_target 0.05 --reference_refresh_steps 2',
         'mean over tokens, minibatches': '--prompts_per_step 5 --minibatches 2 --loss_type dapo --kl_every 2 --entropy_coef 0.01 --advantage_scale batch',
         'running means, one prompt': '--prompts_per_step 1 --baseline ema --normalize_rewards --ema_warmup_steps 1 --top_k 20',
-        'measured memory': '--prompts_per_step 3 --micro_batch_size auto', 'the worth of every move': '--prompts_per_step 3 --reward_source rules --exact_best first', 'the worth of every candidate': '--prompts_per_step 3 --reward_source rules --exact_best candidates --narrow_share 0.3', 'small micro-batches': '--prompts_per_step 5 --micro_batch_size 4 --max_refills 0'}
+        'measured memory': '--prompts_per_step 3 --micro_batch_size auto', 'small micro-batches': '--prompts_per_step 5 --micro_batch_size 4 --max_refills 0'}
 if 'RANKS' in os.environ: KINDS |= MORE
 
 
@@ -154,7 +154,7 @@ def test_a_signal_to_one_rank_saves_the_run(data, tmp_path):
 @pytest.mark.skipif('RANKS' not in os.environ, reason='RANKS=all')
 def test_a_run_that_is_not_well(data, tmp_path):
     "It goes back to the beginning, and gives up when that does not help: by the word of rank 0."
-    args = [*COMMON, *'--prompts_per_step 3 --kl_every 1 --kl_warn 1e-8 --kl_act 1e-7 --max_recoveries 1'.split(), *data, '--output_dir']
+    args = [*COMMON, *'--prompts_per_step 3 --kl_every 1 --kl_act 1e-7 --max_recoveries 1'.split(), *data, '--output_dir']
     assert in_child([*args, tmp_path/'one'], exactly(), tmp_path/'err') == 1
     assert ranks(cli.train_command, [*args, tmp_path/'two'], tmp_path, exactly) == [1, 1]
     said = errors(tmp_path)

@@ -36,8 +36,7 @@ def test_a_killed_run_goes_on_with_the_same_prompts(tmp_path, data):
     ('--reward_source row', 'reward_source must be rules or engine with data unlabelled, whose positions have no labels'),
     ('--data unlabelled:games,knights', "there are no positions 'knights', only games, deep, shuffled, armies, endings, visited"),
     ('--data unlabelled:visited', 'visited positions begin where others end'),
-    ('--rare_share 0.2', 'rare_share must be left out with data unlabelled: it is about rows of a file'),
-    ('--difficulty_filter', 'difficulty_filter must be left out with data unlabelled')])
+    ('--rare_share 0.2', 'rare_share must be left out with data unlabelled: it is about rows of a file')])
 def test_refused_in_one_sentence(tmp_path, args, words):
     assert in_child([*CHOICES, '--output_dir', tmp_path/'run', *args.split()], err=tmp_path/'err') == 2
     said = (tmp_path/'err').read_text()

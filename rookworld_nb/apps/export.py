@@ -66,7 +66,7 @@ def _weights_of(
     raise FileNotFoundError(f'{folder} has neither weights nor an intact checkpoint: there is nothing to export')
 
 # %% ../../nbs/apps/04_export.ipynb #229a131c
-_PLACES = ('output_dir', 'stockfish_path', 'engine_cache', 'device', 'threads')   # where and how fast, not what
+_PLACES = ('output_dir', 'stockfish_path', 'device', 'threads')   # where and how fast, not what
 
 def _shown(value):
     "A value for the card: absolute paths lose their directories, also those of a list with commas."

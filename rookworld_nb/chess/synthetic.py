@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 import chess
 import pyarrow as pa
@@ -302,37 +302,12 @@ def special_rows(
     return rows()
 
 # %% ../../nbs/chess/07_synthetic.ipynb #16157007
-def _goes_on(board, move):
-    board.push(move)
-    over = board.is_game_over(claim_draw=False)
-    board.pop()
-    return not over
-
-
-def _twin(row, rng):
-    "None where no move goes on. Where the piece has none, one like it moves; else any."
-    task = row.task
-    board, origin = chess.Board(task.fen), chess.parse_square(task.uci[:2])
-    legal, piece = [m for m in board.legal_moves if _goes_on(board, m)], board.piece_type_at(origin)
-    found = [m for m in legal if m.from_square == origin] or [m for m in legal if board.piece_type_at(m.from_square) == piece] or legal
-    return env_example(task.fen, rng.choice(found).uci(), ' '.join(task.history.split()[:-1]), row.phase) if found else None
-
-
 def rare_moves(
     seed: int|str = 0,     # same seed, same rows
     split: str|None = 'train', # see `special_rows`
-    twins: str = 'none',   # which are followed by a twin: 'none', 'mates' or 'all'
-) -> Iterator[Example]:    # task A, without end; distinct prompts, if none has a twin
-    """A row whose move mates, one whose move is illegal, and so on in turn. The twin of a row is a move of the same piece in the same position,
-    or of one like it, which is legal and does not end the game."""
-    if twins not in (known := ('none', 'mates', 'all')): raise ValueError(f'twins must be one of {", ".join(known)}, not {twins!r}')
-    def rows():
-        rng = random.Random(f'twins {seed}')
-        for pair in zip(*(special_rows(kind, sys.maxsize, seed, split) for kind in ('mates', 'illegal'))):
-            for row, with_twin in zip(pair, (twins != 'none', twins == 'all')):
-                yield row
-                if with_twin and (other := _twin(row, rng)): yield other
-    return rows()
+) -> Iterator[Example]:    # task A, without end; distinct prompts
+    "A row whose move mates, one whose move is illegal, and so on in turn."
+    return chain.from_iterable(zip(*(special_rows(kind, sys.maxsize, seed, split) for kind in ('mates', 'illegal'))))
 
 # %% ../../nbs/chess/07_synthetic.ipynb #7c4cb606
 def _write_table(table, path):

@@ -211,7 +211,7 @@ def parse_prompt(
 for task in (Task(letter='P', name='policy', form='P: <fen>', ask=_ask_policy, read=_read_policy),
              Task(letter='A', name='environment', form='A: <fen>+<move>+<history>+', ask=_ask_env, read=_read_env, drafts=True, sign='E',
                   limit=lambda config: config.env_max_new_tokens,
-                  sampling=lambda config: dict(temperature=config.env_temperature, top_k=config.env_top_k, top_p=config.env_top_p))):
+                  sampling=lambda config: dict(temperature=config.env_temperature))):
     if task.letter not in TASKS: register(task)     # this cell may run again, beside the package
 
 # %% ../../nbs/chess/03_tasks.ipynb #e201945c

@@ -7,12 +7,11 @@ __all__ = ['CHUNK', 'Head']
 
 # %% ../../nbs/grpo/06_head.ipynb #774d469e
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from ..lm.generate import Rollouts, completion_hidden, sampling_logits
 from ..lm.model import GPT, head_rows
 from ..lm.products import linear
-from .grpo import TokenFacts, entropy, token_facts
+from .grpo import TokenFacts, token_facts
 
 # %% ../../nbs/grpo/06_head.ipynb #3eeab1a7
 CHUNK = 2**23     # logits in memory at a time: 32 MB in float32; on a GPU, which small pieces would keep waiting, 32 times as many
@@ -59,12 +58,10 @@ class Head:
         at: slice,                      # one of `chunks`
         logits: Tensor,                 # (N, K) float, from `logits`
         ref_logits: Tensor|None = None, # (N, K) float, from `logits` of the reference
-        entropy_ids: Tensor|None = None,# see `entropy`
     ) -> TokenFacts:                    # (rows, T) each; 0 where not wanted
         "What a few rows of logits say about their tokens."
         mask = self.mask[at]
         facts = token_facts(logits, self.part.places[self.rows[at]][mask], ref_logits)
-        if entropy_ids is not None: facts = facts._replace(entropy=entropy(logits, entropy_ids))
         return TokenFacts(*(None if x is None else x.new_zeros(mask.shape).masked_scatter(mask, x) for x in facts))
 
     @torch.no_grad()

@@ -55,9 +55,6 @@ class _Visited:
 class _Shares:
     "The shares of a `Mixture`, and its state."
     @property
-    def skipped(self) -> dict[str, int]: return {}     # of `PromptSource`
-
-    @property
     def tasks(self) -> list[str]: return list(dict.fromkeys(task for task, _ in self.streams))     # letters
 
     def shares(self,
@@ -125,7 +122,6 @@ class Mixture(_Shares):
     def record(self,
         examples: list[Example], # from `take`
         rewards: Tensor,         # (P, G) float
-        success_reward: float = 0.5, # of `PromptSource`; not used here
         completions: list[str]|None = None, # P*G
     ) -> None:
         "Remember which groups had a signal, and where the first answer of each group to P leads."

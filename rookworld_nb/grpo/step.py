@@ -25,8 +25,7 @@ from .grpo import (RunningMoments, aggregate_tokens, TokenFacts, group_advantage
 from .head import Head
 from .kl import KLController, kl_of_facts, kl_tokens, mix_reference
 from .value import ValueHead, explained_variance, gae, token_rewards, value_loss
-from .exact_best import ExactMove, exact_move, expected_worth, move_tokens
-from .experience import Experience, PromptSource, StepFacts, gather, rollout_seed, shaped_rewards
+from .experience import Experience, PromptSource, StepFacts, gather, rollout_seed
 from .ranks import check_same, everywhere, my_share, sum_gradients, world
 
 # %% ../../nbs/grpo/05_step.ipynb #c4f3db47
@@ -47,15 +46,13 @@ class Learner:
     ):
         device, self.numbers = model.wte.weight.device, set_numbers(model, config.dtype, config.compile)
         self.model, self.tokenizer, self.config, self.best_reward = model, tokenizer, config, -1.0
-        if config.exact_best != 'off': move_tokens(tokenizer)   # refused here, not in the first step
-        self.scorer, fewer = scorer or make_scorer(config), config.entropy_over == 'task' and config.vocabulary == 'full'
-        self.entropy_ids = tokenizer.answer_ids.to(device) if fewer else None   # the entropy is over these; None: all
+        self.scorer = scorer or make_scorer(config)
         self.value_head = (ValueHead(model.config.n_embd).to(device, model.wte.weight.dtype)
                            if config.baseline == 'value' else None)
         still = _frozen(model, config) if config.kl_coef or config.kl_every else None
         self.reference, self.start = (still, None) if config.kl_coef else (None, still)   # held to; only looked at
-        self.kl = KLController(config.kl_controller, config.kl_coef, config.kl_target, config.kl_horizon,
-                               config.kl_coef_min, config.kl_coef_max, config.kl_warmup_steps, config.kl_warmup_factor)
+        self.kl = KLController(config.kl_controller, config.kl_coef, config.kl_target,
+                               warmup_steps=config.kl_warmup_steps, warmup_factor=config.kl_warmup_factor)
         self.reward_moments, self.baseline_moments = (RunningMoments(config.ema_momentum) for _ in range(2))
         self.recoveries, self.micro_batch_size = 0, config.completions_per_step if config.micro_batch_size == 'auto' else config.micro_batch_size
         self.optimizer, self.other = make_optimizer(self.parameters(), config), None   # the last: modules of `_twin`
@@ -139,7 +136,6 @@ class Targets:
     kl_coef: float                    # of this step
     values: Tensor|None = None        # (B, T) float, the value head's outputs before the update
     returns: Tensor|None = None       # (B, T) float, their targets
-    exact: ExactMove|None = None      # with exact_best
 
     def select(
         self,
@@ -148,7 +144,7 @@ class Targets:
     ) -> 'Targets':
         "Those of a micro-batch."
         cut = lambda x: None if x is None else x[rows] if x.ndim == 1 else x[rows, :width]
-        return Targets(cut(self.advantages), self.kl_coef, cut(self.values), cut(self.returns), self.exact and self.exact.select(rows))
+        return Targets(cut(self.advantages), self.kl_coef, cut(self.values), cut(self.returns))
 
 # %% ../../nbs/grpo/05_step.ipynb #a3a32990
 def _estimator_of(
@@ -199,23 +195,22 @@ def _look_back(learner, r: Rollouts) -> tuple[Tensor, Tensor]: # values (B, T), 
 def _scale_of(
     config: TrainConfig, # advantage_scale, baseline
 ) -> str:                # 'group', 'batch' or 'none'
-    "What advantages are divided by. With a baseline from outside the group, or with the worth of every move, equal rewards still carry signal, so their std of 0 cannot be the scale."
+    "What advantages are divided by. With a baseline from outside the group, equal rewards still carry signal, so their std of 0 cannot be the scale."
     if config.advantage_scale != 'auto': return config.advantage_scale
-    return 'batch' if config.baseline in OUTSIDE_BASELINES or config.exact_best != 'off' else 'group'
+    return 'batch' if config.baseline in OUTSIDE_BASELINES else 'group'
 
 # %% ../../nbs/grpo/05_step.ipynb #0a629162
 def make_targets(
     learner: Learner,    # its running means take in the rewards
     batch: Experience,   # P groups of G
-    facts: StepFacts,    # of which step; takes in reward_penalty, running_reward_…, baseline_reward, explained_variance, kl_coef
+    facts: StepFacts,    # of which step; takes in running_reward_…, baseline_reward, explained_variance, kl_coef
 ) -> Targets:
     "Advantages, and the targets of a value head."
     config, r = learner.config, batch.rollouts
-    rewards, kl_coef = shaped_rewards(batch, config), learner.kl.at(facts.step)
+    rewards, kl_coef = batch.rewards, learner.kl.at(facts.step)
     if learner.reference: facts.kl_coef = kl_coef
-    if config.overlong_buffer: facts.reward_penalty = (batch.rewards - rewards).mean().item()
     if config.normalize_rewards:
-        learner.reward_moments.update(shaped_rewards(batch.asked or batch, config))     # of all that was asked, as reward_mean is
+        learner.reward_moments.update((batch.asked or batch).rewards)     # of all that was asked, as reward_mean is
         facts.running_reward_mean, facts.running_reward_std = learner.reward_moments.mean, learner.reward_moments.std
         if facts.step > config.ema_warmup_steps: rewards = learner.reward_moments.normalize(rewards)
         if facts.step == config.ema_warmup_steps + 1: learner.baseline_moments = RunningMoments(config.ema_momentum)     # of raw rewards until now
@@ -231,9 +226,8 @@ def make_targets(
         known = learner.baseline_moments.mean if learner.baseline_moments.steps else rewards.mean().item()
         learner.baseline_moments.update(rewards)
         facts.baseline_reward = known
-    advantages = group_advantages(rewards, _scale_of(config), config.baseline, known, min_std=config.min_std)
-    exact = None if config.exact_best == 'off' else exact_move(batch, rewards, learner.tokenizer, learner.scorer, config, _scale_of(config), facts.step)
-    return Targets(to_device(advantages.flatten(), r.logprobs.device), kl_coef, exact=exact)
+    advantages = group_advantages(rewards, _scale_of(config), config.baseline, known)
+    return Targets(to_device(advantages.flatten(), r.logprobs.device), kl_coef)
 
 
 def _value_targets(learner, r, rewards, values, penalties, kl_coef, facts) -> Targets:
@@ -244,8 +238,7 @@ def _value_targets(learner, r, rewards, values, penalties, kl_coef, facts) -> Ta
     advantages, returns = gae(per_token, values, mask, gamma, lam)
     # of what came, not of what the head itself expected
     facts.explained_variance = explained_variance(values, gae(per_token, values, mask, gamma, 1.0)[1], mask)
-    scale = reward_scale(rewards, _scale_of(config), min_std=config.min_std).repeat(
-        1, r.group_size).flatten().to(values.device)
+    scale = reward_scale(rewards, _scale_of(config)).repeat(1, r.group_size).flatten().to(values.device)
     return Targets(advantages / scale[:, None], kl_coef, values, returns)
 
 # %% ../../nbs/grpo/05_step.ipynb #94fb5a31
@@ -283,17 +276,15 @@ class PassSums:
         return cls(*((max if f.name in _EXTREMES else sum)(getattr(p, f.name) for p in parts) for f in fields(cls)))
 
 # %% ../../nbs/grpo/05_step.ipynb #b4c1b144
-def _loss(learner, facts, old_logprobs, mask, sampled, targets, denominator, expected=None) -> tuple[Tensor, PassSums]:
-    "The loss of some completions, over the tokens of `mask`, and what is measured of them; `expected` (B, T) is of `expected_worth`."
-    config, advantages = learner.config, targets.advantages
-    if expected is not None: advantages = targets.exact.advantages(advantages, mask.shape[1])
+def _loss(learner, facts, old_logprobs, mask, sampled, targets, denominator) -> tuple[Tensor, PassSums]:
+    "The loss of some completions, over the tokens of `mask`, and what is measured of them."
+    config = learner.config
     add_up = lambda x: aggregate_tokens(x, mask, config.loss_type, config.max_length, denominator)
     kl = lambda estimator, direction, mask: _kl(facts, old_logprobs, mask, estimator, direction)
     used, measured = ((_estimator_of(config), config.kl_type),
                       ('full' if _estimator_of(config) == 'full' else 'k3', 'kl_pi_ref'))
-    loss, stats = policy_loss(facts.logprobs, old_logprobs, advantages, mask, config.loss_type,
+    loss, stats = policy_loss(facts.logprobs, old_logprobs, targets.advantages, mask, config.loss_type,
                               config.clip_low, config.clip_high, config.max_length, denominator, wait=False)
-    if expected is not None: loss = loss - add_up(expected)
     if learner.reference and config.kl_in == 'loss': loss = loss + targets.kl_coef * add_up(kl(*used, mask))
     if config.entropy_coef: loss = loss - config.entropy_coef * add_up(facts.entropy)
     with torch.no_grad(): far = kl(*measured, sampled) if learner.reference else torch.zeros_like(facts.entropy)
@@ -305,6 +296,8 @@ def _loss(learner, facts, old_logprobs, mask, sampled, targets, denominator, exp
         ratio_max=stats['ratio_max'], sampling_gap_nats=stats['log_ratio_max'])
 
 # %% ../../nbs/grpo/05_step.ipynb #5397da45
+_VALUE_COEF = 0.1     # weight of the value head's loss
+
 def backward_pass(
     learner: Learner,     # its model learns
     part: Rollouts,       # a micro-batch of whole groups
@@ -314,7 +307,7 @@ def backward_pass(
     learns: bool = True,  # False: the gradient is known to be 0, and the pass only measures
 ) -> PassSums:            # of the micro-batch
     "Add the gradient of a micro-batch."
-    config, mask, sampled, parts = learner.config, trained_tokens(part, learner.config), part.completion_mask, []
+    mask, sampled, parts = trained_tokens(part, learner.config), part.completion_mask, []
     rows, inverse = distinct_completions(part)
     with torch.no_grad(): ref = Head(learner.reference, part, rows, sampled[rows]) if learner.reference else None
     with torch.set_grad_enabled(learns):
@@ -322,22 +315,21 @@ def backward_pass(
         for at in head.chunks:
             mine = ((at.start <= inverse) & (inverse < at.stop)).nonzero()[:, 0]   # the copies of these rows
             logits = head.logits(at)
-            facts = head.facts(at, logits, ref and ref.logits(at), learner.entropy_ids)
+            facts = head.facts(at, logits, ref and ref.logits(at))
             facts = TokenFacts(*(None if x is None else x.index_select(0, inverse[mine] - at.start) for x in facts))
             wanted = targets.select(mine, mask.shape[1])
-            expected = wanted.exact and expected_worth(logits, sampled[rows[at]], inverse[mine] - at.start, wanted.exact)
-            loss, sums = _loss(learner, facts, part.logprobs[mine], mask[mine], sampled[mine], wanted, denominator, expected)
+            loss, sums = _loss(learner, facts, part.logprobs[mine], mask[mine], sampled[mine], wanted, denominator)
             if learns:
                 loss.backward()
                 head.take_gradient(at, logits)
             parts.append(sums)
     critic = torch.zeros(())
     if learner.value_head:
-        values = learner.value_head(head.hidden.detach() if config.value_detach else head.hidden)
-        critic = value_loss(values.index_select(0, inverse), targets.values, targets.returns, mask, config.value_clip, tokens)
-    if learns: head.backward(*[config.value_coef * critic] * bool(learner.value_head))
+        values = learner.value_head(head.hidden)
+        critic = value_loss(values.index_select(0, inverse), targets.values, targets.returns, mask, denominator=tokens)
+    if learns: head.backward(*[_VALUE_COEF * critic] * bool(learner.value_head))
     total = PassSums.total([sums.numbers() for sums in parts])
-    return replace(total, loss=total.loss + config.value_coef*critic.item(), value_loss=critic.item(), distinct=len(rows))
+    return replace(total, loss=total.loss + _VALUE_COEF*critic.item(), value_loss=critic.item(), distinct=len(rows))
 
 # %% ../../nbs/grpo/05_step.ipynb #aa5dd5f2
 _IDENTITY_TOLERANCE = NUMBERS['float32'].identity
@@ -385,7 +377,7 @@ def _add_gradients(learner: Learner, twin: Learner) -> None:
 def _learnable(learner, targets: Targets, G: int) -> Tensor: # (P,) bool
     "The groups whose loss has a gradient: an advantage that is not 0, or a term that is not the policy's."
     config, some = learner.config, (targets.advantages != 0).view(len(targets.advantages)//G, -1).any(1)
-    more = learner.value_head or targets.exact or config.entropy_coef or learner.reference and config.kl_in == 'loss'
+    more = learner.value_head or config.entropy_coef or learner.reference and config.kl_in == 'loss'
     return torch.ones_like(some) if more or not some.any() else some    # of nothing at all the gradient is 0, not missing
 
 
@@ -455,6 +447,8 @@ def learning_rate_at(
     return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2)
 
 # %% ../../nbs/grpo/05_step.ipynb #e9212fde
+_REFRESH = 0.6     # share of the policy that a refresh mixes into the reference
+
 def _sampling(learner: Learner) -> TrainConfig:
     "The configuration to sample with: after a recovery, under another seed."
     return (replace(learner.config, seed=(learner.config.seed + 1_000_003*learner.recoveries) % 2**32)
@@ -472,7 +466,7 @@ def _learn(learner, batch, targets, facts) -> None:
     if not learner.reference: return
     learner.kl.update(facts.kl_nats_per_sequence, len(batch.scores), facts.step)
     if config.reference_refresh_steps and facts.step % config.reference_refresh_steps == 0:
-        mix_reference(learner.reference, learner.model, config.reference_mix)
+        mix_reference(learner.reference, learner.model, _REFRESH)
 
 
 @torch.no_grad()

@@ -135,8 +135,6 @@ _REWARD = (
         'keeps rising', -0.3, 1, 1),
     Metric('loss', 'step', '', 'policy objective, KL, entropy bonus and value loss, each with its weight',
         'near 0; its size says nothing about progress'),
-    Metric('reward_penalty', 'step', 'reward', 'mean taken off the rewards because completions '
-        'came near the length their task allows; empty when overlong_buffer is 0', 'falls to 0', 0, 0.2),
     Metric('running_reward_mean', 'step', 'reward',
         'running mean (EMA) over all that was asked first, which normalize_rewards takes off; empty when it is off', 'follows reward_mean, smoothly'),
     Metric('running_reward_std', 'step', 'reward', 'running standard deviation (EMA) that '
@@ -165,7 +163,7 @@ _POLICY = (
         'weight of the KL in this step, after warm-up and controller; empty when it is 0',
         'stays between its clamps'),
     Metric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that is sampled (vocabulary, temperature, top_k, top_p), '
-        'over every sampled token; with entropy_over task only of the tokens that an answer can use', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
+        'over every sampled token', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
     Metric('distinct_share', 'step', 'share of completions', 'distinct completions of a prompt, among all that '
         'the step learned from', 'above 0.2; where all completions are the same, there is nothing to compare', 0.05, 1),
     Metric('clip_share_low', 'step', 'share of tokens', 'tokens whose ratio fell below 1 − clip_low '
@@ -221,8 +219,6 @@ _WORK = (
         'below max_refills'),
     Metric('refill_prompts', 'step', 'prompts', 'prompts of these refills', 'well below prompts_per_step'),
     *_each('refill_reward'),
-    Metric('skipped_prompts', 'step', 'prompts', 'prompts passed over by difficulty_filter',
-        '0 in the first pass over the data'),
     Metric('time_rollout_s', 'step', 'seconds', 'sampling completions', 'most of the step'),
     Metric('time_score_s', 'step', 'seconds', 'scoring completions', 'little'),
     Metric('time_update_s', 'step', 'seconds', 'forward, backward, optimizer',

@@ -20,11 +20,10 @@ import chess
 import numpy as np
 import pandas as pd
 from ..chess.dataset import Example, env_example
-from ..chess.positions import position_hash
 from ..chess.tasks import PolicyTask
 from .measures import wilson
 from .evaluate import judge_rows, summarize
-from .strange import STRANGE, strange_positions
+from .strange import strange_positions
 
 # %% ../../nbs/measure/07_probes.ipynb #fb115bad
 def _lines(file):

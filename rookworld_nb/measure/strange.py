@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 import chess
-import numpy as np
 import pandas as pd
-from ..chess.board import START_FEN, transition
+from ..chess.board import transition
 from ..chess.positions import Position, check_split, position_key, split_of
 from ..chess.tasks import EnvTask, PolicyTask, parse_completion
 from ..lm.generate import generate

@@ -9,7 +9,6 @@ __all__ = ['SOURCES', 'structure_at', 'Scorer', 'RewardError', 'reward_name', 'O
 import contextlib
 import difflib
 import importlib
-import math
 import os
 import sys
 import traceback
@@ -179,7 +178,7 @@ def _checked(name, given, example, text):
 
 def _wide(name, value):
     return (f'reward {name} gave {value:.4g}, and usual rewards lie between -0.3 and 1: '
-            'reward_drop, success_reward and overlong_penalty are in the same units')
+            'reward_drop is in the same units')
 
 # %% ../../nbs/reward/02_scoring.ipynb #1a77590f
 class OwnScorer(contextlib.AbstractContextManager):
@@ -234,7 +233,7 @@ class OwnScorer(contextlib.AbstractContextManager):
 
 # %% ../../nbs/reward/02_scoring.ipynb #0f82b228
 def make_scorer(
-    config: TrainConfig, # its reward_* and engine_* choices
+    config: TrainConfig, # its reward_* and engine_* choices, threads
     own: object = None,  # the reward behind reward_function, when it was given in Python; None loads it
 ) -> Scorer|OwnScorer:   # to be closed at the end of the run
     "The scorer that a run asks for. Raises FileNotFoundError when that needs Stockfish and there is none, ValueError when it is no chess engine, or when there is no such reward."
@@ -242,8 +241,7 @@ def make_scorer(
     pool = None
     if config.reward_source == 'engine':
         try:
-            pool = EnginePool(config.engine_nodes, MAX_MOVES, config.engine_workers, config.stockfish_path,
-                              config.engine_cache, config.engine_timeout)
+            pool = EnginePool(config.engine_nodes, MAX_MOVES, config.threads, config.stockfish_path)
         except EngineLost as error: raise ValueError(str(error)) from None   # it did not even report its name
     usual = Scorer(config.reward_source, config.reward_shaping, config.reward_weights, config.reward_warmup_steps, pool, config.coherence_share)
     return OwnScorer(own, config.reward_function, usual) if config.reward_function else usual

@@ -371,8 +371,7 @@ def latest_checkpoint(
 
 # %% ../../nbs/run/01_checkpoint.ipynb #f13cbce8
 # what a resumed run may change without being allowed to
-MAY_CHANGE = ('output_dir', 'device', 'threads', 'compile', 'reference_device', 'max_steps', 'eval_every', 'check_every', 'save_every', 'keep_last',
-              'keep_best', 'log_completions', 'stockfish_path', 'engine_workers', 'engine_timeout', 'engine_cache')
+MAY_CHANGE = ('output_dir', 'device', 'threads', 'compile', 'reference_device', 'max_steps', 'eval_every', 'check_every', 'save_every', 'keep_last', 'log_completions', 'stockfish_path')
 
 def config_changes(
     was: dict, # a configuration as a dictionary

@@ -58,13 +58,21 @@ MACHINE = ('throughput', 'memory', 'GPU memory')   # about the machine: reported
 # signals that can make a run go back: a step with one of them does not count as healthy
 _DANGER = ('finite', 'kl', 'tokens', 'reward')
 _READ_AGAIN = 0.25   # times format_warn: below it, answers that could be read cannot any more
+_IN_A_ROW = 3        # steps that confirm what one step may show by chance
+_KL_WARN = 2/3       # times kl_act
+_RISES = 8           # of the loss, in a row
+_ENTROPY, _SPREAD = 1e-3, 0.01                # means of a window: nats per token; win probability
+_CLIPPED, _SILENT = 0.5, 0.95                 # means of a window: shares of tokens, of groups
+_SLOW, _MEMORY = 3.0, 2.0                     # times the usual
 
 # %% ../../nbs/run/02_health.ipynb #7396fd11
 class HealthMonitor:
     "Judges every row of metrics."
     def __init__(self,
-        config: TrainConfig, # thresholds, section Health
+        config: TrainConfig, # thresholds, group health
+        window: int = 20,    # steps over which is judged what one step says little about
     ):
+        self.window = window
         self.config, self.seen, self.best_reward, self.readable = config, {}, None, {}    # the last: task -> best share of format
         self.skips, self.mute, self.learned, self.unhealthy, self.told = 0, 0, False, 0, {}
 
@@ -99,13 +107,13 @@ class HealthMonitor:
         self.mute, self.learned, self.readable = state.get('mute', 0), state.get('learned', True), dict(state.get('readable', {}))     # early versions did not know them
 
     def _window(self, name, value) -> list: # the last values, this one included
-        self.seen[name] = [*self.seen.get(name, []), value][-self.config.health_window:]
+        self.seen[name] = [*self.seen.get(name, []), value][-self.window:]
         return self.seen[name]
 
     def _limit(self, name, fixed):
         "A threshold, raised to the usual values of this run."
         past = self.seen.get(name, [])
-        if not self.config.health_adaptive or len(past) < self.config.health_window: return fixed
+        if not self.config.health_adaptive or len(past) < self.window: return fixed
         return max(fixed, median(past) + self.config.health_adaptive * median(abs(x - median(past)) for x in past))
 
 # %% ../../nbs/run/02_health.ipynb #4bf6bd5b
@@ -114,7 +122,7 @@ def _finite(monitor, row):
               if row.get(k) is not None and not math.isfinite(row[k])]
     if broken: return [Signal('finite', None, 'act', f'{" and ".join(broken)} not finite')]
     if not row['skipped']: return [Signal('finite', 0., 'ok', 'loss, gradient and weights finite')]
-    level = 'act' if monitor.skips >= monitor.config.max_skips else 'warn'
+    level = 'act' if monitor.skips >= _IN_A_ROW else 'warn'
     return [Signal('finite', float(monitor.skips), level,
                    f'step skipped, {monitor.skips} in a row: {row["skip_reason"]}')]
 
@@ -122,7 +130,7 @@ def _finite(monitor, row):
 def _kl(monitor, row):
     if (value := row.get('kl_nats_per_sequence')) is None: return []
     if not math.isfinite(value): return [Signal('kl', None, 'act', 'KL not finite')]
-    warn, act = (monitor._limit('kl', fixed) for fixed in (monitor.config.kl_warn, monitor.config.kl_act))
+    warn, act = (monitor._limit('kl', fixed) for fixed in (_KL_WARN*monitor.config.kl_act, monitor.config.kl_act))
     monitor._window('kl', value)
     return [_above('kl', value, 'KL at the sampling temperature in nats per sequence', warn, act)]
 
@@ -138,7 +146,7 @@ def _tokens(monitor, row):
     monitor.mute = 0 if tokens else monitor.mute + 1
     if tokens: monitor.learned = True
     if tokens: return [Signal('tokens', float(tokens), 'ok', f'{tokens} tokens to learn from')]
-    level = 'act' if monitor.mute >= monitor.config.max_skips or monitor.learned and _is_last(monitor, row) else 'warn'
+    level = 'act' if monitor.mute >= _IN_A_ROW or monitor.learned and _is_last(monitor, row) else 'warn'
     return [Signal('tokens', 0., level, f'no token to learn from, {monitor.mute} in a row: every completion was cut off (max_new_tokens {monitor.config.max_length})')]
 
 
@@ -147,11 +155,11 @@ def _format(monitor, row):
     for task, share in [(name[-1].upper(), share) for name, share in row.items() if name.startswith('format_share_')]:
         if share is None: continue
         window = monitor._window(f'format {task}', share)
-        recent = window[-monitor.config.max_skips:]
+        recent = window[-_IN_A_ROW:]
         best = monitor.readable[task] = max(monitor.readable.get(task, 0), mean(recent))
-        limit = warn if len(window) == monitor.config.health_window else warn/2      # a few answers say little
+        limit = warn if len(window) == monitor.window else warn/2      # a few answers say little
         signal = _below(f'format {task}', mean(window), f'mean share of answers to {task} that can be read', limit)
-        now, enough = (share, True) if _is_last(monitor, row) else (mean(recent), len(recent) == monitor.config.max_skips)
+        now, enough = (share, True) if _is_last(monitor, row) else (mean(recent), len(recent) == _IN_A_ROW)
         if _was_readable(monitor, task) and now < warn/2:
             level = 'act' if now < warn*_READ_AGAIN and enough else 'warn'
             signal = Signal(signal.name, now, level, f'share of answers to {task} that can be read {now:.3g}, and it was {best:.3g}')
@@ -163,7 +171,7 @@ def _format(monitor, row):
 def _reward(monitor, row):
     if row['step'] <= monitor.config.reward_warmup_steps: return []
     window, drop = monitor._window('reward', row['reward_mean']), monitor.config.reward_drop
-    if len(window) < monitor.config.health_window: return []
+    if len(window) < monitor.window: return []
     monitor.best_reward = max(mean(window), mean(window) if monitor.best_reward is None else monitor.best_reward)
     return [_above('reward', monitor.best_reward - mean(window),
                    f'mean reward of {len(window)} steps {mean(window):.3f}, below the best such mean by',
@@ -175,7 +183,7 @@ def _step(monitor, row):
     if row['skipped']: return []
     rises = monitor.seen['loss rises'] = [*monitor.seen.get('loss rises', []), row['loss']]
     if len(rises) > 1 and rises[-1] <= rises[-2]: rises[:-1] = []
-    found = [_above('loss', len(rises) - 1, 'steps in a row in which the loss rose:', monitor.config.loss_rises)]
+    found = [_above('loss', len(rises) - 1, 'steps in a row in which the loss rose:', _RISES)]
     level = 'warn' if row['reward_max'] < 0 else 'ok'
     return [*found, Signal('negative', row['reward_max'], level, f'highest reward of the step {row["reward_max"]:.3g}')]
 
@@ -187,13 +195,13 @@ def _windows(monitor, row):
     values = dict(entropy=row['entropy_nats'], clipping=row['clip_share_low'] + row['clip_share_high'],
                   silence=row['zero_signal_share'])
     for name, value in values.items():
-        if len(window := monitor._window(name, value)) < config.health_window: continue
+        if len(window := monitor._window(name, value)) < monitor.window: continue
         if name == 'entropy':
-            found.append(_below(name, mean(window), 'mean entropy at the sampling temperature in nats per token', config.entropy_warn))
+            found.append(_below(name, mean(window), 'mean entropy at the sampling temperature in nats per token', _ENTROPY))
         if name == 'clipping':
-            found.append(_above(name, mean(window), 'mean share of clipped tokens', config.clip_warn))
+            found.append(_above(name, mean(window), 'mean share of clipped tokens', _CLIPPED))
         if name == 'silence':
-            found.append(_above(name, mean(window), 'mean share of groups without signal', config.silent_warn))
+            found.append(_above(name, mean(window), 'mean share of groups without signal', _SILENT))
     return found
 
 # %% ../../nbs/run/02_health.ipynb #ed436f62
@@ -201,7 +209,7 @@ def _first_window(monitor, name, value):
     "A value as a multiple of the usual one of the first window; None while that is not full."
     if value is None: return None
     first = monitor.seen.setdefault(name, [])
-    if len(first) == monitor.config.health_window: return value/median(first) if median(first) else None
+    if len(first) == monitor.window: return value/median(first) if median(first) else None
     first.append(value)
 
 
@@ -209,9 +217,9 @@ def _habits(monitor, row):
     "Do answers agree with themselves, and say nothing? These signals only warn."
     found, config = [], monitor.config
     means = {name: mean(window) for name, key in dict(spread='eval_spread', alphabet='alphabet_share', distance='eval_distance').items()
-             if (value := row.get(key)) is not None and len(window := monitor._window(name, value)) == config.health_window}
+             if (value := row.get(key)) is not None and len(window := monitor._window(name, value)) == monitor.window}
     if 'spread' in means:
-        found.append(_below('spread', means['spread'], 'P answers say nothing about their moves: best less worst evaluation, in win probability,', config.spread_warn))
+        found.append(_below('spread', means['spread'], 'P answers say nothing about their moves: best less worst evaluation, in win probability,', _SPREAD))
     if 'alphabet' in means:
         found.append(_above('alphabet', means['alphabet'], 'mean share of P answers with moves in the order of the alphabet', 0.5))
     if 'distance' in means:
@@ -222,12 +230,12 @@ def _habits(monitor, row):
 def _machine(monitor, row):
     "Time and memory, compared with the usual time and with the memory of the first window."
     usual, found, config = monitor.seen.get('seconds', []), [], monitor.config
-    if len(usual) == config.health_window:
+    if len(usual) == monitor.window:
         found.append(_above('throughput', row['time_s']/median(usual),
-                            'seconds of the step, as a multiple of the usual', config.slow_warn))
+                            'seconds of the step, as a multiple of the usual', _SLOW))
     for name, key, words in (('memory', 'memory_gb', 'memory of the process'), ('GPU memory', 'memory_gpu_gb', 'memory of tensors on the GPU')):
         if (times := _first_window(monitor, name, row.get(key))) is not None:
-            found.append(_above(name, times, f'{words}, as a multiple of what it began with', config.memory_warn))
+            found.append(_above(name, times, f'{words}, as a multiple of what it began with', _MEMORY))
     monitor._window('seconds', row['time_s'])
     return found
 

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 import torch
-from torch import Tensor
 from ..config import TrainConfig
 from ..files import read_json, write_at_once
 from ..lm.generate import Rollouts

@@ -19,13 +19,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
-import torch
 from tqdm.auto import tqdm
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..task import TASKS, check_letters, token_limits
 from ..files import Interrupt, read_rows, while_read, write_at_once
 from ..chess.dataset import Example, check_labels, load_rows
-from ..chess.tasks import EnvTask, PolicyTask
+from ..chess.tasks import EnvTask
 from ..lm.device import set_numbers
 from ..lm.loader import context_of, load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
@@ -218,10 +217,10 @@ def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame
 
 # %% ../../nbs/run/03_train.ipynb #07d98b0a
 def load_prompts(
-    config: TrainConfig, # model, data, fix_best, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, reward_source, difficulty_filter, rare_share, rare_twins, narrow_share
+    config: TrainConfig, # model, data, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, reward_source, rare_share
 ) -> tuple[PromptSource|Mixture, list[Example]]: # training prompts; held-out prompts, the same for every seed: half P and half A, for unlabelled data probes, and those of other tasks
     "The training and held-out rows of a run, from disjoint positions. Of unlabelled data, the held-out rows with labels are those of 'positions'."
-    how = dict(fix_best=config.fix_best, max_bad_rows=config.max_bad_rows, cache=True, fits=context_of(config.model))
+    how = dict(max_bad_rows=config.max_bad_rows, cache=True, fits=context_of(config.model))
     if kinds := position_kinds(config.data):
         own = {letter: TASKS[letter].held_out for letter in config.shares if TASKS[letter].held_out}
         held_out = [e for made in own.values() for e in made(config.eval_prompts//2)]
@@ -233,7 +232,7 @@ def load_prompts(
     if config.reward_source in ('auto', 'row'):
         check_labels(rows, config.data, f'reward_source {config.reward_source} compares P with labels; '
                                         'rules needs none, and engine asks Stockfish for them')
-    source = PromptSource(rows, config.seed, config.difficulty_filter, config.rare_share, config.rare_twins, config.narrow_share)
+    source = PromptSource(rows, config.seed, config.rare_share)
     for kind, share in config.shares.items():
         if share and not source.rows[kind]:
             raise ValueError(f'{config.data} has no training rows of task {kind}, '
@@ -273,10 +272,7 @@ def _legend(config: TrainConfig) -> str:
     if silent: said.append(f'The loss {"is little more than the scaled KL" if config.kl_coef and config.kl_in == "loss" else "stays near 0"}: watch reward, KL and grad.')
     if unlabelled: said.append('Prompts are of the kinds that teach, so they get harder: what is learned shows in the checks, which ask the same held-out prompts greedily.')
     if not unlabelled and config.rare_share and config.shares.get(EnvTask.letter):
-        also = ', and other moves in the same positions' * (config.rare_twins != 'none')
-        said.append(f'{100*config.rare_share:g} % of the A prompts are made by the rules: mates and illegal moves{also} (rare_share).')
-    if config.narrow_share and config.shares.get(PolicyTask.letter):
-        said.append(f'{100*config.narrow_share:g} % of the prompts of P are sought among the positions with few legal moves (narrow_share).')
+        said.append(f'{100*config.rare_share:g} % of the A prompts are made by the rules: mates and illegal moves (rare_share).')
     return ' '.join(said)
 
 
@@ -346,6 +342,8 @@ def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: 
     return f'Check {step:3} | Greedy {words} on {len(judged)} held-out prompts | Time: {seconds:.2f}s'
 
 # %% ../../nbs/run/03_train.ipynb #972eb868
+_BEST = 1     # checkpoints kept beside the newest: those with the highest mean sampled reward over their last save_every steps
+
 def _recent_reward(out: Path, steps: int, last: int) -> float:
     "Mean sampled reward of some steps."
     rewards = deque((row['reward_mean'] for row in read_rows(out/'metrics.jsonl') if row['step'] <= last), maxlen=steps)
@@ -379,11 +377,11 @@ def _keep(out: Path, step: int, running: Running, origin: dict, state: dict|None
     learner, config = running.learner, running.learner.config
     state = dict(step=step, **(state or running.state_dict()), config=asdict(config), origin=origin)
     save_checkpoint(out, step, learner.model, learner.tokenizer, learner.optimizer, state, config.keep_last,
-                    learner.modules(), _recent_reward(out, config.save_every, step), config.keep_best)
+                    learner.modules(), _recent_reward(out, config.save_every, step), _BEST)
 
 # %% ../../nbs/run/03_train.ipynb #9fe02f3a
 # what an evaluation depends on
-_EVALUATED = ('model', 'data', 'fix_best', 'eval_prompts', 'vocabulary', 'dtype', 'tasks',
+_EVALUATED = ('model', 'data', 'eval_prompts', 'vocabulary', 'dtype', 'tasks',
               *(env + name for name in ('temperature', 'top_k', 'top_p', 'max_new_tokens') for env in ('', 'env_')))
 
 def _take_up(out: Path, running: Running, origin: dict, allow_config_change: bool) -> int: # steps done
@@ -483,7 +481,7 @@ def _go_back(log: RunLog, running: Running, begin, origin: dict, step: int, sign
 
     def tidy():
         if stable: _keep(out, done, running, origin)                                  # from here on, the recovery is recorded
-        else: rotate_checkpoints(out, 0, config.keep_last, config.keep_best)
+        else: rotate_checkpoints(out, 0, config.keep_last, _BEST)
         log.rewind(done, keep_eval=not done, recoveries=recoveries)     # what was measured before the first step stands
         log.say(f'Step {step:4} | recovery {recoveries} of {config.max_recoveries}: '
                 f'back to {stable.name if stable else "the beginning"}, '
