@@ -107,6 +107,18 @@ def test_no_answer_is_told_from_death_and_from_a_program_that_is_no_engine(fake,
     assert code == 1 and 'in 0.5 s' in err and not list(tmp_path.glob('*.parts')), err
 
 
+@pytest.mark.parametrize('script, why', [('exec sleep 100', 'no answer to `uci` in 0.5 s: is it started as a UCI engine?'), ('exit 3', 'its process ended'),
+                                         ('while read line; do echo "Error (unknown command): $line"; done', 'no answer to `uci` in 0.5 s: is it started as a UCI engine?')])
+def test_a_program_that_speaks_no_uci_is_one_sentence(script, why, tmp_path):
+    "Such as MaxQi and Fairy-Max, which speak XBoard's language, and GNU Chess without its option."
+    (program := tmp_path/'program').write_text(f'#!/bin/sh\n{script}\n')
+    program.chmod(0o755)
+    code, out, err = call('eval', '--model', 'nano', '--games', 2, '--opponent', program, cwd=tmp_path, before='import rookworld_nb.apps.match as m; m._SECONDS = 0.5')
+    assert (code, out, err) == (2, '', f'rookworld_eval: {program} does not work as a chess engine: {why}\n')
+    code, out, err = call('data', '--positions', 5, '--timeout', 0.5, '--stockfish_path', program, cwd=tmp_path)
+    assert (code, out, err) == (1, '', f'rookworld_data: failed with EngineLost: the engine {program} was lost twice: {why}\n')
+
+
 def test_an_opponent_that_keeps_no_limit_of_nodes_gets_a_depth(fake, tmp_path):
     code, out, err = call('eval', '--model', 'nano', '--games', 2, '--opponent', fake('few nodes'), '--max_plies', 8, '--nodes', 1000, cwd=tmp_path)
     assert code == 0 and 'keeps no limit of nodes: depth 4 is asked for instead of 1,000 nodes' in err, err

@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 from ..config import EvalConfig, UciConfig
 from ..files import while_read
 from ..chess.positions import position_key
-from ..chess.engine import EngineLost, find_engine, kept_limit
+from ..chess.engine import EngineLost, find_engine, kept_limit, start_fault
 from ..measure.measures import wilson
 from ..measure.suites import held_out
 from ..measure.exam import output_files
@@ -216,11 +216,11 @@ class _XBoard(chess.engine.XBoardProtocol):
 
 @contextmanager
 def _running(path, options, limit, protocol=chess.engine.UciProtocol):
-    if limit.nodes: limit = kept_limit(str(path), limit.nodes)
     try: engine = _Engine.popen(protocol, str(path), timeout=_SECONDS)
     except (chess.engine.EngineError, TimeoutError, OSError) as e:
-        raise ValueError(f'{path} does not work as a chess engine: {str(e) or type(e).__name__}') from None
+        raise ValueError(f'{path} does not work as a chess engine: {start_fault(e, _SECONDS, "xboard" if protocol is _XBoard else "uci")}') from None
     with closing(engine):
+        if limit.nodes: limit = kept_limit(str(path), limit.nodes)
         engine.configure({k: v for k, v in options.items() if k in engine.options})
         yield _engine_side(engine, limit, path)
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Analysis', 'find_engine', 'require_engine', 'score_to_pawns', 'win_probability', 'EngineSkills', 'EngineLost',
-           'label_fault', 'engine_version', 'probe_engine', 'kept_limit', 'EnginePool', 'analyse_positions',
-           'played_positions']
+           'label_fault', 'start_fault', 'engine_version', 'probe_engine', 'kept_limit', 'EnginePool',
+           'analyse_positions', 'played_positions']
 
 # %% ../../nbs/chess/05_engine.ipynb #293907ab
 import contextlib
@@ -181,6 +181,17 @@ def label_fault(
 _FAILURES = (chess.engine.EngineError, CancelledError, TimeoutError, OSError)
 
 
+def start_fault(
+    error: BaseException, # that python-chess raised
+    timeout: float,       # seconds that the engine had
+    hello: str = 'uci',   # what it had to answer
+) -> str:                 # one clause
+    "Why an engine did not start or ended, for a sentence."
+    if isinstance(error, TimeoutError): return f'no answer to `{hello}` in {timeout:g} s' + ': is it started as a UCI engine?'*(hello == 'uci')
+    if isinstance(error, (chess.engine.EngineTerminatedError, CancelledError)): return 'its process ended'
+    return str(error)
+
+
 _WISHES = {'Threads': 1, 'Hash': 16, 'OwnBook': False}
 
 
@@ -210,9 +221,7 @@ class _Engine:
             try: return self._ask_once(question, *args)
             except _FAILURES as error:
                 self.close()
-                self.reason = 'its process ended' if isinstance(error, (chess.engine.EngineTerminatedError, CancelledError)) else str(error)
-                if self.late: self.reason = f'no answer in {self.timeout:g} s'
-                elif isinstance(error, TimeoutError): self.reason = f'no answer to `uci` in {self.timeout:g} s: is it started as a UCI engine?'
+                self.reason = f'no answer in {self.timeout:g} s' if self.late else start_fault(error, self.timeout)
                 self.running, self.failures = None, self.failures + 1
                 if self.failures == 1: self.count_restart()
         raise EngineLost(f'the engine {self.path} was lost twice: {self.reason}')
@@ -255,8 +264,8 @@ def _hushed():
 
 
 def _not_of_an_engine(record):
-    "A fault of an engine is reported once, by the exception that it raises: not again by asyncio, whenever the search that it ended is collected."
-    return not (record.exc_info and isinstance(record.exc_info[1], chess.engine.EngineError))
+    "A fault of an engine is reported once, by the exception that it raises: not again by asyncio, whenever the search that it ended is collected, or the process of an engine that did not start is gone."
+    return not (record.exc_info and isinstance(record.exc_info[1], chess.engine.EngineError) or record.msg == 'Loop %r that handles pid %r is closed')
 
 logging.getLogger('asyncio').addFilter(_not_of_an_engine)
 
