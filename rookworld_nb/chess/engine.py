@@ -176,11 +176,7 @@ def label_fault(
         if uci not in listed and pawns > min(listed.values()): return f'{uci}, worth {pawns}, is missing'
     return ''
 
-# %% ../../nbs/chess/05_engine.ipynb #b23de289
-# the engine died, is dying, did not start in time, or could not be run
-_FAILURES = (chess.engine.EngineError, CancelledError, TimeoutError, OSError)
-
-
+# %% ../../nbs/chess/05_engine.ipynb #79accb7a
 def start_fault(
     error: BaseException, # that python-chess raised
     timeout: float,       # seconds that the engine had
@@ -190,6 +186,10 @@ def start_fault(
     if isinstance(error, TimeoutError): return f'no answer to `{hello}` in {timeout:g} s' + ': is it started as a UCI engine?'*(hello == 'uci')
     if isinstance(error, (chess.engine.EngineTerminatedError, CancelledError)): return 'its process ended'
     return str(error)
+
+# %% ../../nbs/chess/05_engine.ipynb #b23de289
+# the engine died, is dying, did not start in time, or could not be run
+_FAILURES = (chess.engine.EngineError, CancelledError, TimeoutError, OSError)
 
 
 _WISHES = {'Threads': 1, 'Hash': 16, 'OwnBook': False}
