@@ -33,7 +33,7 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('grpo/03_value', "torch.maximum(", "torch.minimum(", 'value clipping the wrong way round'),
     ('grpo/03_value', "returns.detach()))", "returns))", 'gradient into the returns'),
     ('grpo/05_step', "part.completion_mask & ~(part.truncated[:, None] & config.mask_truncated)", "part.completion_mask & ~part.truncated[:, None]", 'a switch that does nothing'),
-    ('grpo/05_step', "targets.kl_coef * add_up(kl(*used))", "targets.kl_coef * masked_mean(kl(*used), mask)", 'KL averaged another way than the loss: micro-batches no longer add up'),
+    ('grpo/05_step', "targets.kl_coef * add_up(kl(*used, mask))", "targets.kl_coef * masked_mean(kl(*used, mask), mask)", 'KL averaged another way than the loss: micro-batches no longer add up'),
     ('grpo/05_step', "        learner.baseline_moments.update(rewards)\n        facts.baseline_reward = known\n", "        learner.baseline_moments.update(rewards)\n        known = facts.baseline_reward = learner.baseline_moments.mean\n", 'a completion compared with a mean that it is part of'),
     ('grpo/05_step', "    _add_gradients(*learners)\n", "", 'the half of the second thread lost'),
     ('grpo/05_step', "min(size//2, len(lengths)//4)", "min(size, len(lengths)//4)", 'two threads that hold twice as many completions'),
@@ -66,7 +66,7 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
     ('grpo/04_experience', "and luck >= _SECOND_CHANCE", "", 'hard prompts never asked again'),
     ('grpo/04_experience', "self._rare[self.used['rare'] - 1]", "self._rare[self.used['rare'] % 2]", 'the same two rare moves again and again'),
     ('grpo/04_experience', "if len(legal_moves(row.fen)) < _NARROW: return row", "return row", 'any position passes for a narrow one'),
-    ('grpo/04_experience', "_drawn(seed + 2**32, _count_up(used, 'seen'), len(rows))", "_drawn(seed + 2**32, used['narrow'], len(rows))", 'a search that starts again where it was'),
+    ('grpo/04_experience', "_drawn(seed, _count_up(used, 'seen'), len(rows), 'narrow')", "_drawn(seed, used['narrow'], len(rows), 'narrow')", 'a search that starts again where it was'),
     ('grpo/04_experience', "known &= batch.rewards.min(1).values < 1", "known &= batch.rewards.min(1).values < 2", 'groups stay that have nothing to learn'),
     ('lm/02_model', "(q,), (k, v) = (self._heads(linear(x[:, -n:]", "(q,), (k, v) = (self._heads(linear(x[:, :n]", 'the first columns ask in place of the last'),
     ('grpo/04_experience', "limits=[limits[e.kind] for e in examples]", "limits=[limits['PA'[e.kind == 'P']] for e in examples]", 'each task cut at the length of the other'),
@@ -107,6 +107,7 @@ MUTATIONS = [  # notebook, what is there, what stands there instead, the mistake
 ]
 
 ON_DEMAND = {'lm/01_tokenizer', 'run/05_pretrain', 'run/04_targets', 'lm/06_drafts', 'lm/04_generate', 'grpo/04_experience', 'grpo/05_step'}   # 10 to 70 seconds each
+ALL = MUTATIONS
 if os.environ.get('FAULTS') != 'all': MUTATIONS = [m for m in MUTATIONS if m[0] not in ON_DEMAND]
 
 
@@ -114,14 +115,24 @@ if os.environ.get('FAULTS') != 'all': MUTATIONS = [m for m in MUTATIONS if m[0] 
 def quiet(): prepare()
 
 
+def places(notebook, before):
+    "The exported cells that have a text."
+    return [i for i, s in enumerate(cells(notebook)) if is_exported(s) and before in s]
+
+
+@pytest.mark.parametrize('notebook', sorted({m[0] for m in ALL}))
+def test_every_fault_has_its_place(notebook):
+    "Also those on demand, so that none is about a line that has gone."
+    assert [before for name, before, *_ in ALL if name == notebook and len(places(notebook, before)) != 1] == []
+
+
 @functools.cache
 def verdicts(notebook):
     "A walk through the notebook, each of its faults put in on the way: is it red without a fault (None) and with each of them?"
     todo = []
     for _, before, after, mistake in (m for m in MUTATIONS if m[0] == notebook):
-        hits = [i for i, s in enumerate(cells(notebook)) if is_exported(s) and before in s]
-        assert len(hits) == 1, f'{before!r} stands in {len(hits)} exported cells of {notebook}'
-        todo.append((hits[0], cells(notebook)[hits[0]].replace(before, after), mistake))
+        place, = places(notebook, before)
+        todo.append((place, cells(notebook)[place].replace(before, after), mistake))
     with tempfile.TemporaryFile('w+') as f:
         walk(notebook, todo, lambda row: print(json.dumps(row), file=f, flush=True), whole=False)
         f.seek(0)

@@ -40,10 +40,15 @@ def _hashed(name):
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
 
 
+def _order_seed(seed, lap, stream):
+    "A stream with a name is hashed. The ordinary one is a sum, as in all runs so far: no 32 bits of it are those of another seed or of `rollout_seed`, see `tests/test_wiring.py`."
+    return _hashed(f'{seed} {stream} {lap}') if stream else seed*1009 + lap
+
+
 @lru_cache(4)
 def _shuffle(seed, lap, n, stream=''):
     "The order of one pass, and a number in [0, 1) for every row."
-    generator = torch.Generator().manual_seed(_hashed(f'{seed} {stream} {lap}') if stream else seed*1009 + lap)
+    generator = torch.Generator().manual_seed(_order_seed(seed, lap, stream))
     return torch.randperm(n, generator=generator), torch.rand(n, generator=generator)
 
 
