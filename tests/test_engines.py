@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import sys
+import time
 import warnings
 import chess
 import pandas as pd
@@ -107,6 +108,18 @@ def test_no_answer_is_told_from_death_and_from_a_program_that_is_no_engine(fake,
     assert code == 1 and 'in 0.5 s' in err and not list(tmp_path.glob('*.parts')), err
 
 
+@pytest.mark.parametrize('script, why', [('exec sleep 100', 'no answer to `uci` in 0.5 s: is it started as a UCI engine?'), ('exit 3', 'its process ended'),
+                                         ('while read line; do echo "Error (unknown command): $line"; done', 'no answer to `uci` in 0.5 s: is it started as a UCI engine?')])
+def test_a_program_that_speaks_no_uci_is_one_sentence(script, why, tmp_path):
+    "Such as MaxQi and Fairy-Max, which speak XBoard's language, and GNU Chess without its option."
+    (program := tmp_path/'program').write_text(f'#!/bin/sh\n{script}\n')
+    program.chmod(0o755)
+    code, out, err = call('eval', '--model', 'nano', '--games', 2, '--opponent', program, cwd=tmp_path, before='import rookworld_nb.apps.match as m; m._SECONDS = 0.5')
+    assert (code, out, err) == (2, '', f'rookworld_eval: {program} does not work as a chess engine: {why}\n')
+    code, out, err = call('data', '--positions', 5, '--timeout', 0.5, '--stockfish_path', program, cwd=tmp_path)
+    assert (code, out, err) == (1, '', f'rookworld_data: failed with EngineLost: the engine {program} was lost twice: {why}\n')
+
+
 def test_an_opponent_that_keeps_no_limit_of_nodes_gets_a_depth(fake, tmp_path):
     code, out, err = call('eval', '--model', 'nano', '--games', 2, '--opponent', fake('few nodes'), '--max_plies', 8, '--nodes', 1000, cwd=tmp_path)
     assert code == 0 and 'keeps no limit of nodes: depth 4 is asked for instead of 1,000 nodes' in err, err
@@ -167,3 +180,37 @@ def test_no_shipped_label_contradicts_a_rule():
     few = [r for r in rows if sum(c.isalpha() for c in r.fen.split()[0]) < 6]
     assert len(few) > 1000
     assert [(r.fen, fault) for r in few + rows[:500] if (fault := label_fault(r.fen, r.target.moves, r.target.evals))] == []
+
+
+WRAPPED = '''#!/bin/sh
+echo $$ >> {folder}/pids
+{python} {engine} {folder}
+'''
+DEAF = '''
+import os, sys, time
+with open(sys.argv[1] + '/pids', 'a') as f: print(os.getpid(), file=f)
+exec(open(sys.argv[1] + '/fake').read())
+while True: time.sleep(0.1)     # goes on when nobody listens any more
+'''
+
+def alive(pid):
+    try: return 'Z' not in open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[0]
+    except FileNotFoundError: return False
+
+
+@pytest.mark.parametrize('how', ['label', 'match'])
+def test_what_a_wrapper_started_ends_too(how, tmp_path):
+    "GNU Chess 6.2.7 of Debian 12: `gnuchessu` is a script, and the program behind it turned round at full speed after the script was killed (python-chess 1.11.2 kills the process it started)."
+    (tmp_path/'fake').write_text(FAKE.format(python=sys.executable, defects=[]))
+    (tmp_path/'deaf.py').write_text(DEAF)
+    engine = tmp_path/'engine'
+    engine.write_text(WRAPPED.format(folder=tmp_path, python=sys.executable, engine=tmp_path/'deaf.py'))
+    engine.chmod(0o755)
+    if how == 'label':
+        with EnginePool(path=str(engine), nodes=1000) as pool: pool.analyse(QUIET[:2])
+    else: assert call('eval', '--model', 'nano', '--games', 2, '--max_plies', 4, '--opponent', engine, cwd=tmp_path)[0] == 0
+    pids = (tmp_path/'pids').read_text().split()
+    for _ in range(50):
+        if not any(map(alive, pids)): break
+        time.sleep(0.1)
+    assert len(pids) >= 2 and not any(map(alive, pids))

@@ -59,6 +59,14 @@ def test_a_run_that_measures_is_the_run_with_that_number(tmp_path):
     assert (auto/'train.log').read_text().count('memory: ') == 1 and json.loads((auto/'memory_profiles.json').read_text()) == told
 
 
+def test_every_run_tells_its_memory(tmp_path):
+    "Of each step; sizes are tried, and listed, only by a run that has to choose one. The process counts everywhere, tensors on a GPU where there is one: here the step is told that there is."
+    with patch.object(train, 'gpu_peak_gb', lambda device: 0.125): assert in_child([*CHOICES, '--data', some_positions(tmp_path), '--output_dir', tmp_path/'run'], measured=False) == 0
+    rows = [json.loads(line) for line in (tmp_path/'run/metrics.jsonl').read_text().splitlines()]
+    assert [r['memory_gpu_gb'] for r in rows] == [0.125]*3 and all(0.1 < r['memory_gb'] < 100 for r in rows)
+    assert not (tmp_path/'run/memory_profiles.json').exists()
+
+
 SCRIPT = '''
 import resource, sys
 limit, length = float(sys.argv[1]), int(sys.argv[2])

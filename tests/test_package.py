@@ -55,3 +55,18 @@ def test_what_stands_twice_says_the_same():
     said, cited = settings(), (ROOT/'CITATION.cff').read_text('utf-8')
     assert (project['name'], project['requires-python']) == (said['lib_name'], f'>={said["min_python"]}')
     for line in (f'title: {said["title"]}', f'version: {said["version"]}', f'repository-code: {said["git_url"]}', 'license: Apache-2.0'): assert f'{line}\n' in cited, line
+
+
+@pytest.mark.slow
+def test_a_notebook_saved_in_jupyterlab_leaves_the_house_in_order(tmp_path):
+    "It writes a copy into a folder beside the notebook, which is no wing and no room."
+    manager = pytest.importorskip('jupyter_server.services.contents.largefilemanager')
+    shutil.copytree(ROOT, tmp_path/'house', ignore=shutil.ignore_patterns('.git', '__pycache__', '.venv', '_docs', 'runs', 'sweeps'))
+    contents = manager.LargeFileManager(root_dir=str(tmp_path/'house/nbs'))
+    for name in ('04_task.ipynb', 'grpo/02_kl.ipynb', 'tutorials/own_reward.ipynb'):
+        found = contents.get(name, content=True, type='notebook')
+        contents.save(dict(type='notebook', content=found['content'], format='json'), name)
+        contents.create_checkpoint(name)
+    assert len([*(tmp_path/'house/nbs').rglob('*-checkpoint.ipynb')]) == 3
+    done = subprocess.run([Path(sys.executable).with_name('nbdev_test'), '--path', 'nbs/99_house.ipynb'], cwd=tmp_path/'house', env=clean(PYTHONPATH=str(tmp_path/'house')), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

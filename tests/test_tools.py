@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 import chess
 import chess.engine
 import chess.pgn
@@ -363,8 +364,9 @@ def test_stockfish_sees_a_stalemate_on_the_board_at_depth_five():
 
 @of('Fairy-Max', '')
 def test_fairymax_does_not_speak_uci():
-    "It plays in XBoard's language; a match may call it by name, labels cannot come from it."
-    with pytest.raises(EngineLost, match='no answer to `uci` in 1 s: is it started as a UCI engine'): EnginePool(path=program('Fairy-Max')[0], timeout=1)
+    "It plays in XBoard's language; a match may call it by name, labels cannot come from it. MaxQi and ShaMax, of other games, come with it."
+    for name in 'fairymax maxqi shamax'.split():
+        with pytest.raises(EngineLost, match='no answer to `uci` in 1 s: is it started as a UCI engine'): EnginePool(path=str(Path(program('Fairy-Max')[0]).parent/name), timeout=1)
 
 @of('sunfish', '2026')
 def test_sunfish_has_no_exact_value():

@@ -5,16 +5,18 @@ import math
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 from unittest.mock import patch
+import numpy as np
 import pytest
 import torch
 from rookworld_nb.apps import cli, play
 from rookworld_nb.measure import evaluate, exam
-from rookworld_nb.grpo import experience, step as learning
+from rookworld_nb.chess import unlabelled
+from rookworld_nb.grpo import experience, ranks, step as learning
 from rookworld_nb.run import train as training
 from rookworld_nb.config import EvalConfig, TrainConfig
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.grpo.experience import PromptSource, StepFacts, collect, gather
-from rookworld_nb.lm.generate import completion_logits
+from rookworld_nb.lm.generate import _draws, completion_logits
 from rookworld_nb.lm.loader import save_model
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.chess.quick_rules import legal_moves
@@ -347,10 +349,46 @@ def test_held_out_prompts_are_the_same_for_every_seed(tmp_path):
     assert [e.fen for e in one.take('P', 5)] != [e.fen for e in two.take('P', 5)]
 
 
+def noise_seeds(seed, recoveries=0):
+    "What the generator reads, which is 32 bits, in 500 steps with 50 refills and 50 orders of minibatches each."
+    sampling = learning._sampling(SimpleNamespace(config=replace(CONFIG, seed=seed), recoveries=recoveries)).seed
+    return experience.rollout_seed(sampling, np.arange(1, 501)[:, None], np.arange(101)).ravel()
+
+
+def all_differ(*seeds): return np.diff(np.sort(np.concatenate(seeds).astype(np.uint32))).all()      # `unique` takes ten times as long
+
+
 def test_no_two_streams_start_alike():
     "Of a seed, PyTorch's generator on a CPU reads 32 bits: two streams are one where these are the same."
-    seeds, n = [0, 1, 2, 7, 42, 2**31, 2**32 - 1], 1000
-    orders = {(seed, lap): tuple(experience._shuffle(seed, lap, n)[:20].tolist()) for seed in seeds for lap in range(5)}
-    assert len(set(orders.values())) == len(orders)
-    noise = {(seed, step, attempt): experience.rollout_seed(seed, step, attempt) % 2**32 for seed in [*range(40), 2**31, 2**32 - 1] for step in range(1, 301) for attempt in range(0, 101, 5)}
-    assert len(set(noise.values())) == len(noise)
+    seeds, laps = [*range(100), 2**31, 2**32 - 1], np.arange(101)
+    assert all_differ(*(noise_seeds(seed) + k*0x9E3779B9 for seed in seeds for k in range(3)))     # of answers up to three times as long as max_new_tokens
+    for seed in seeds:      # one run, which may go back three times
+        assert all_differ(experience._order_seed(seed, laps), *(noise_seeds(seed, recoveries) for recoveries in range(4))), seed
+    orders = {experience._order_seed(seed, lap) % 2**32 for seed in seeds for lap in range(40)}
+    assert len(orders) == len(seeds)*40
+    firsts = {tuple(experience._shuffle(seed, lap, 1000)[:20].tolist()) for seed in seeds[::10] for lap in range(5)}
+    assert len(firsts) == len(seeds[::10])*5
+
+
+def test_every_kind_of_prompt_has_a_stream_for_each_seed_and_block():
+    streams, kinds = [], unlabelled.position_kinds('unlabelled')
+    with patch.object(unlabelled.random, 'Random', side_effect=lambda name: streams.append(name) or 1/0):
+        for seed in range(100):
+            for blocks in training.unlabelled_mixture(kinds, seed).streams.values():     # those that visit others' positions begin at some of their own
+                for number in range(30):
+                    with pytest.raises(ZeroDivisionError): next(getattr(blocks, 'openings', blocks).make(number))
+    assert len({*streams}) == len(streams) >= 100*30*len(kinds)
+
+
+@pytest.mark.parametrize('world', range(2, 9))
+def test_ranks_have_no_seed_of_their_own(world):
+    "Each takes its rows of the draw of the whole batch, and every row has numbers of its own, from the first."
+    whole = _draws(16*4, 40, 12, seed=7)
+    assert len({*whole[:, 0].tolist()}) == 64
+    taken = []
+    for rank in range(world):
+        with patch.object(ranks, 'rank', lambda: rank), patch.object(ranks, 'world', lambda: world): places = torch.tensor(ranks.my_share(range(16)))
+        at = (places[:, None]*4 + torch.arange(4)).flatten()
+        taken += at.tolist()
+        assert torch.equal(_draws(int(at.max()) + 1, 40, 12, seed=7)[at], whole[at])
+    assert sorted(taken) == [*range(64)]

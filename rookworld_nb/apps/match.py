@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 from ..config import EvalConfig, UciConfig
 from ..files import while_read
 from ..chess.positions import position_key
-from ..chess.engine import EngineLost, find_engine, kept_limit
+from ..chess.engine import EngineLost, find_engine, kept_limit, kill_engine, start_fault
 from ..measure.measures import wilson
 from ..measure.suites import held_out
 from ..measure.exam import output_files
@@ -205,8 +205,12 @@ def _match_lines(
 _SECONDS = 10.0   # for the start of an engine
 
 class _Engine(chess.engine.SimpleEngine):
-    "Is waited for in any case: python-chess waits without end where only nodes or depth are limited."
+    "Is waited for in any case: python-chess waits without end where only nodes or depth are limited. Ends with all that it started."
     def _timeout_for(self, limit): return _PATIENCE
+
+    def close(self):
+        kill_engine(self)
+        super().close()
 
 
 class _XBoard(chess.engine.XBoardProtocol):
@@ -216,11 +220,11 @@ class _XBoard(chess.engine.XBoardProtocol):
 
 @contextmanager
 def _running(path, options, limit, protocol=chess.engine.UciProtocol):
-    if limit.nodes: limit = kept_limit(str(path), limit.nodes)
-    try: engine = _Engine.popen(protocol, str(path), timeout=_SECONDS)
+    try: engine = _Engine.popen(protocol, str(path), timeout=_SECONDS, setpgrp=True)
     except (chess.engine.EngineError, TimeoutError, OSError) as e:
-        raise ValueError(f'{path} does not work as a chess engine: {str(e) or type(e).__name__}') from None
+        raise ValueError(f'{path} does not work as a chess engine: {start_fault(e, _SECONDS, "xboard" if protocol is _XBoard else "uci")}') from None
     with closing(engine):
+        if limit.nodes: limit = kept_limit(str(path), limit.nodes)
         engine.configure({k: v for k, v in options.items() if k in engine.options})
         yield _engine_side(engine, limit, path)
 

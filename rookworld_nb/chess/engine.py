@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Analysis', 'find_engine', 'require_engine', 'score_to_pawns', 'win_probability', 'EngineSkills', 'EngineLost',
-           'label_fault', 'engine_version', 'probe_engine', 'kept_limit', 'EnginePool', 'analyse_positions',
-           'played_positions']
+           'label_fault', 'start_fault', 'kill_engine', 'engine_version', 'probe_engine', 'kept_limit', 'EnginePool',
+           'analyse_positions', 'played_positions']
 
 # %% ../../nbs/chess/05_engine.ipynb #293907ab
 import contextlib
@@ -176,6 +176,17 @@ def label_fault(
         if uci not in listed and pawns > min(listed.values()): return f'{uci}, worth {pawns}, is missing'
     return ''
 
+# %% ../../nbs/chess/05_engine.ipynb #79accb7a
+def start_fault(
+    error: BaseException, # that python-chess raised
+    timeout: float,       # seconds that the engine had
+    hello: str = 'uci',   # what it had to answer
+) -> str:                 # one clause
+    "Why an engine did not start or ended, for a sentence."
+    if isinstance(error, TimeoutError): return f'no answer to `{hello}` in {timeout:g} s' + ': is it started as a UCI engine?'*(hello == 'uci')
+    if isinstance(error, (chess.engine.EngineTerminatedError, CancelledError)): return 'its process ended'
+    return str(error)
+
 # %% ../../nbs/chess/05_engine.ipynb #b23de289
 # the engine died, is dying, did not start in time, or could not be run
 _FAILURES = (chess.engine.EngineError, CancelledError, TimeoutError, OSError)
@@ -190,6 +201,14 @@ def _offered(options):
     return {name: value if o.type != 'spin' else max(o.min, min(o.max, value)) for name, (value, o) in found.items()}
 
 
+def kill_engine(
+    running: chess.engine.SimpleEngine, # started with setpgrp=True
+) -> None:
+    "End an engine and all that it started: behind a wrapper script stands another process, and some programs go on for ever when nobody listens."
+    try: os.killpg(running.transport.get_pid(), signal.SIGKILL)
+    except ProcessLookupError: pass     # it has ended
+
+
 class _Engine:
     "One engine process: started when first asked, killed when it hangs, replaced once."
     def __init__(self, path, timeout, count_restart):
@@ -198,11 +217,12 @@ class _Engine:
 
     def kill(self):
         self.late = True
-        try: os.kill(self.running.transport.get_pid(), signal.SIGKILL)
-        except (AttributeError, ProcessLookupError): pass    # there is none
+        if self.running: kill_engine(self.running)
 
     def close(self):
-        if self.running: self.running.close()
+        if self.running:
+            kill_engine(self.running)
+            self.running.close()
 
     def ask(self, question, *args):
         "question(engine, *args); EngineLost when the engine fails a second time."
@@ -210,9 +230,7 @@ class _Engine:
             try: return self._ask_once(question, *args)
             except _FAILURES as error:
                 self.close()
-                self.reason = 'its process ended' if isinstance(error, (chess.engine.EngineTerminatedError, CancelledError)) else str(error)
-                if self.late: self.reason = f'no answer in {self.timeout:g} s'
-                elif isinstance(error, TimeoutError): self.reason = f'no answer to `uci` in {self.timeout:g} s: is it started as a UCI engine?'
+                self.reason = f'no answer in {self.timeout:g} s' if self.late else start_fault(error, self.timeout)
                 self.running, self.failures = None, self.failures + 1
                 if self.failures == 1: self.count_restart()
         raise EngineLost(f'the engine {self.path} was lost twice: {self.reason}')
@@ -220,7 +238,7 @@ class _Engine:
     def _ask_once(self, question, *args):
         self.late = False
         if not self.running:
-            self.running = chess.engine.SimpleEngine.popen_uci(self.path, timeout=self.timeout)
+            self.running = chess.engine.SimpleEngine.popen_uci(self.path, timeout=self.timeout, setpgrp=True)
             self.running.configure(_offered(self.running.options))
         killer = threading.Timer(self.timeout, self.kill)
         killer.start()
@@ -255,8 +273,8 @@ def _hushed():
 
 
 def _not_of_an_engine(record):
-    "A fault of an engine is reported once, by the exception that it raises: not again by asyncio, whenever the search that it ended is collected."
-    return not (record.exc_info and isinstance(record.exc_info[1], chess.engine.EngineError))
+    "A fault of an engine is reported once, by the exception that it raises: not again by asyncio, whenever the search that it ended is collected, or the process of an engine that did not start is gone."
+    return not (record.exc_info and isinstance(record.exc_info[1], chess.engine.EngineError) or record.msg == 'Loop %r that handles pid %r is closed')
 
 logging.getLogger('asyncio').addFilter(_not_of_an_engine)
 

@@ -29,10 +29,15 @@ from .ranks import everywhere, my_share, rank, world
 def _of_kind(rows, kind): return rows.of_kind(kind) if isinstance(rows, Rows) else [r for r in rows if r.kind == kind]
 
 
+def _order_seed(seed, lap):
+    "A sum: no 32 bits of it, which is what PyTorch's generator reads, are those of another seed or of `rollout_seed`, see `tests/test_wiring.py`."
+    return seed*1009 + lap
+
+
 @lru_cache(4)
 def _shuffle(seed, lap, n):
     "The order of one pass."
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed*1009 + lap))
+    return torch.randperm(n, generator=torch.Generator().manual_seed(_order_seed(seed, lap)))
 
 
 def _drawn(seed, used, n):
