@@ -68,5 +68,5 @@ def main(what, n):
 
 
 if __name__ == '__main__':
-    if len(sys.argv) < 3 or {'-h', '--help'} & {*sys.argv}: sys.exit(__doc__)
+    if len(sys.argv) < 3 or {'-h', '--help'} & {*sys.argv}: sys.exit(print(__doc__))
     main(sys.argv[1], int(sys.argv[2]))

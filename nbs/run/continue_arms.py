@@ -86,6 +86,6 @@ def main(name, start, steps, out, **fields):
 
 
 if __name__ == '__main__':
-    if len(sys.argv) < 3 or {'-h', '--help'} & {*sys.argv}: sys.exit(__doc__)
+    if len(sys.argv) < 3 or {'-h', '--help'} & {*sys.argv}: sys.exit(print(__doc__))
     torch.set_num_threads(1)
     main(*sys.argv[1:5], **dict(a.split('=', 1) for a in sys.argv[5:]))

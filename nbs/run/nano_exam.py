@@ -78,6 +78,6 @@ def main(name, out, directories=(), published=None):
 
 
 if __name__ == '__main__':
-    if len(sys.argv) < 3 or {'-h', '--help'} & {*sys.argv}: sys.exit(__doc__)
+    if len(sys.argv) < 3 or {'-h', '--help'} & {*sys.argv}: sys.exit(print(__doc__))
     torch.set_num_threads(1)
     main(sys.argv[1], sys.argv[2], *([sys.argv[3].split(',')] + sys.argv[4:5] if len(sys.argv) > 3 else []))
