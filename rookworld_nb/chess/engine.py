@@ -187,7 +187,7 @@ def start_fault(
     if isinstance(error, (chess.engine.EngineTerminatedError, CancelledError)): return 'its process ended'
     return str(error)
 
-# %% ../../nbs/chess/05_engine.ipynb #b23de289
+# %% ../../nbs/chess/05_engine.ipynb #831842f3
 # the engine died, is dying, did not start in time, or could not be run
 _FAILURES = (chess.engine.EngineError, CancelledError, TimeoutError, OSError)
 
@@ -208,7 +208,7 @@ def kill_engine(
     try: os.killpg(running.transport.get_pid(), signal.SIGKILL)
     except ProcessLookupError: pass     # it has ended
 
-
+# %% ../../nbs/chess/05_engine.ipynb #b23de289
 class _Engine:
     "One engine process: started when first asked, killed when it hangs, replaced once."
     def __init__(self, path, timeout, count_restart):
