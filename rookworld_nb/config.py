@@ -428,6 +428,11 @@ _TRAIN_IDLE += (
     Idle('check_every', 'with max_steps {c.max_steps}: there is an evaluation at the end anyway', lambda c: c.check_every >= c.max_steps),
     Idle('check_every', 'with eval_every {c.eval_every}: whole evaluations are made there anyway', lambda c: c.eval_every and not c.check_every % c.eval_every))
 
+# %% ../nbs/00_config.ipynb #a2001579
+def _shares_of(tasks, env_ratio):
+    if not tasks: return dict(P=1 - env_ratio, A=env_ratio)
+    return {letter: float(share) for letter, share in re.findall(r'([A-Z]):([\d.]+)', tasks)}
+
 # %% ../nbs/00_config.ipynb #6a370fef
 def _held_out(steps): return min(2000, 20*steps)   # prompts in an evaluation of a run, where nobody says how many
 
@@ -450,9 +455,8 @@ class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainK
 
     @property
     def shares(self) -> dict[str, float]: # letter: share, together 1
-        "How often each task is asked."
-        if not self.tasks: return dict(P=1 - self.env_ratio, A=self.env_ratio)
-        return {letter: float(share) for letter, share in re.findall(r'([A-Z]):([\d.]+)', self.tasks)}
+        "How often each task comes."
+        return _shares_of(self.tasks, self.env_ratio)
 
     @property
     def max_length(self) -> int: # L
@@ -518,6 +522,7 @@ class PretrainRows:
     "Which rows are read or made, and how they are varied."
     fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
     max_bad_rows: Share = 0.05        # share of unreadable rows a file may have, 0 to 1
+    tasks: Mix|None = None            # which tasks, and their shares, such as 'S:1', see task; the rows of a task of your own are those of data; None: P and A, by env_ratio
     block_rows: Count = 16384         # rows made or read at a time
     workers: Whole = 1                # processes that make rows ahead; 0 makes them between the steps
     from_positions: Share = 0.35      # A: share of the rows that start from labelled positions of data, 0 to 1
@@ -565,12 +570,20 @@ class PretrainConfig(PretrainWatching, PretrainUpdates, PretrainTargets, Pretrai
         Idle('legal_share shuffled repeat_weight', 'without target_spread', lambda c: not c.target_spread, True),
         Idle('preset tokenizer', 'with init {c.init}, which brings its own', lambda c: c.init),
         Idle('fix_best max_bad_rows', 'with data positions, whose rows are all right', lambda c: c.data == 'positions'),
-        Idle('from_positions rare_moves new_clocks specials legal_weight', 'with env_ratio 0: no row is of A', lambda c: c.env_ratio == 0),
-        Idle('flip target_spread legal_share eval_weight shuffled repeat_weight', 'with env_ratio 1: no row is of P', lambda c: c.env_ratio == 1),
+        Idle('env_ratio', 'with tasks, which gives all shares', lambda c: c.tasks, True),
+        Idle('workers', 'with tasks: their rows are read between the steps', lambda c: c.tasks, off=(0,)),
+        Idle('from_positions rare_moves new_clocks specials legal_weight', 'where no row is of A', lambda c: not c.shares.get('A')),
+        Idle('flip target_spread legal_share eval_weight shuffled repeat_weight', 'where no row is of P', lambda c: not c.shares.get('P')),
         Idle('vector_learning_rate move_learning_rate', 'with optimizer adamw', lambda c: c.optimizer == 'adamw'),
         Idle('eval_every', 'with max_steps {c.max_steps}: there is an evaluation at the end anyway', lambda c: c.eval_every >= c.max_steps))
 
+    @property
+    def shares(self) -> dict[str, float]: # letter: share, together 1
+        "How often each task comes."
+        return _shares_of(self.tasks, self.env_ratio)
+
     def _check(self):
+        if self.tasks: _check_mix(self)
         self._require(f'batch_size ({self.batch_size}) or more', lambda v: v >= self.batch_size, 'block_rows')
         self._require(f'max_steps ({self.max_steps}) or less', lambda v: v <= self.max_steps, 'decay_steps')
         if self.init: self._require('left out with init', lambda v: False, 'branch_from')

@@ -39,7 +39,7 @@ def _library(
 # %% ../../nbs/apps/07_bridges.ipynb #0113cc24
 def prompt_dataset(
     rows: Iterable[Example], # such as those of `load_rows`
-):                           # `datasets.Dataset` with text columns prompt, answer (the true completion) and task ('P' or 'A')
+):                           # `datasets.Dataset` with text columns prompt, answer (the true completion) and task (its letter)
     "Rows as a Hugging Face dataset."
     columns = [dict(prompt=row.prompt(), answer=row.completion(), task=row.kind) for row in rows]
     return _library('datasets').Dataset.from_list(columns)

@@ -18,7 +18,9 @@ from huggingface_hub import EvalResult, HfApi, ModelCardData
 from .. import __version__
 from ..config import Config, ExportConfig, PretrainConfig, TrainConfig, command_line
 from ..files import read_rows
-from ..lm.tokenizer import EOT, chess_as_tokenizers
+from ..task import TASKS
+from ..chess.tasks import EnvTask, PolicyTask
+from ..lm.tokenizer import EOT, chess_as_tokenizers, list_as_tokenizers
 from ..lm.model import GPT
 from ..lm.loader import load_model, save_model
 from ..run.checkpoint import checkpoint_step, latest_checkpoint
@@ -38,7 +40,7 @@ def _write_tokenizer(
             (directory/theirs).write_bytes((data/ours).read_bytes())
         about |= dict(tokenizer_class='GPT2Tokenizer', add_prefix_space=False)
     else:
-        chess_as_tokenizers(tokenizer).save(str(directory/'tokenizer.json'))
+        (chess_as_tokenizers if tokenizer.name == 'chess' else list_as_tokenizers)(tokenizer).save(str(directory/'tokenizer.json'))
         about |= dict(tokenizer_class='PreTrainedTokenizerFast')
     (directory/'tokenizer_config.json').write_text(json.dumps(about, indent=2) + '\n', 'utf-8')
 
@@ -104,6 +106,7 @@ class _Provenance:
     before: tuple[dict, ...] = ()  # metrics of `base` over all prompts: decoding, task, metric, value, low, high, n
     after: tuple[dict, ...] = ()   # metrics of these weights, likewise
     change: tuple[dict, ...] = ()  # the paired difference: decoding, task, metric, difference, low, high, n
+    letters: tuple[str, ...] = (PolicyTask.letter, EnvTask.letter) # of the tasks that were trained, where they are known
 
 
 def _overall(rows): return tuple(r for r in rows if r['slice'] == 'all' and r['task'] != 'all' and r.get('decoding') != 'check')
@@ -120,7 +123,7 @@ def _run_provenance(
     return _Provenance(run.resolve().name, config.model, config.data, _data_line(config.data), made,
         _typed_command(config),
         tuple(r for r in evals if r['step'] == 0), tuple(r for r in evals if r['step'] == step),
-        _overall(json.loads(comparison.read_text('utf-8'))) if step == config.max_steps and comparison.is_file() else ())
+        _overall(json.loads(comparison.read_text('utf-8'))) if step == config.max_steps and comparison.is_file() else (), (*config.shares,))
 
 # %% ../../nbs/apps/04_export.ipynb #7a2ccfce
 def _pretrain_provenance(
@@ -138,13 +141,15 @@ def _from_recipe(recipe, name):
     known = {f.name for f in fields(PretrainConfig)}
     config = PretrainConfig(**{k: v for k, v in recipe['config'].items() if k in known})
     start = f'from `{_shown(config.init)}`' if config.init else 'from random weights'
-    rows = lambda counts: f'on {counts["policy_rows"]:,} P rows and {counts["env_rows"]:,} A rows'
+    def rows(counts):
+        found = dict(P=counts['policy_rows'], A=counts['env_rows']) | {k[5:].upper(): n for k, n in counts.items() if k.startswith('rows_')}
+        return 'on ' + ' and '.join(f'{n:,} {letter} rows' for letter, n in found.items() if n)
     made = f'Supervised training, {config.max_steps} steps, seed {config.seed}, {start}, {rows(recipe)}.'
     if before := recipe.get('before'): made += f' Before it, {before["steps"]} steps {rows(before)}.'
     sha = f' (sha256 `{recipe["data_sha256"]}`)' if recipe.get('data_sha256') else ''
     return _Provenance(name, config.init, config.data, f'`{_shown(config.data)}`{sha}', made,
         _typed_command(config),
-        after=tuple(dict(decoding='greedy', **r) for r in _overall(recipe['metrics'])))
+        after=tuple(dict(decoding='greedy', **r) for r in _overall(recipe['metrics'])), letters=(*config.shares,))
 
 
 def _provenance(
@@ -204,13 +209,18 @@ def _card_header(
         metric_value=round(r['value'], 4), metric_args={k: round(r[k], 4) for k in ('low', 'high', 'n')}, **about)
         for r in known.after if r['decoding'] == 'greedy']
     found = ModelCardData(license=license, library_name='transformers', pipeline_tag='text-generation',
-        tags=['chess', 'rookworld_nb'], base_model=_hub_id(known.base), datasets=_hub_id(known.data),
+        tags=['chess'] * bool({PolicyTask.letter, EnvTask.letter} & {*known.letters}) + ['rookworld_nb'], base_model=_hub_id(known.base), datasets=_hub_id(known.data),
         model_name=known.name if results else None, eval_results=results or None)
     return found.to_yaml()
 
 # %% ../../nbs/apps/04_export.ipynb #bb35afd0
-_ASK = '''prompt = 'P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1'   # which move?
-'''
+def _ask(letters):
+    "A prompt to try, as a line of Python: of P, where P was trained."
+    if PolicyTask.letter in letters: return "prompt = 'P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1'   # which move?\n"
+    made = next((task.held_out for letter in letters if (task := TASKS.get(letter)) and task.held_out), None)
+    return f'prompt = {made(1)[0].prompt() if made else letters[0] + ": ..."!r}\n'
+
+
 _OURS = '''from rookworld_nb import generate, load_model
 model, tokenizer = load_model(NAME)
 print(generate(model, tokenizer, [prompt], temperature=0).completions[0])
@@ -231,19 +241,25 @@ _NOTES = {'gpt2': "The vocabulary is GPT-2's.",
 def _usage(
     name: str,      # hub id or directory
     tokenizer,      # of the model
+    letters: tuple[str, ...], # of its tasks
 ) -> str:           # Markdown with two blocks of Python that print an answer
     "How to ask the model something."
     kind = tokenizer.name
     theirs = _THEIRS.replace('END', str(tokenizer.eot))
-    ours, theirs = (f'```python\n{_ASK}{code}```'.replace('NAME', repr(name)) for code in (_OURS, theirs))
-    note = (f'{_NOTES[kind]} A prompt ends without a space, the answer at the end token. '
-            'A prompt of A is `A: <fen>+<move>+<last ten moves, this one last>+`.')
+    ours, theirs = (f'```python\n{_ask(letters)}{code}```'.replace('NAME', repr(name)) for code in (_OURS, theirs))
+    forms = {letter: task.form for letter in letters if (task := TASKS.get(letter))} | {EnvTask.letter: 'A: <fen>+<move>+<last ten moves, this one last>+'}
+    note = ' '.join([_NOTES.get(kind, f'The vocabulary is a list of {len(kind)} tokens.'), 'A prompt ends without a space, the answer at the end token.',
+                     *(f'A prompt of {letter} is `{forms[letter]}`.' for letter in letters if letter in forms and letter != PolicyTask.letter)])
     return '\n\n'.join([note, ours, 'With `transformers`:', theirs])
 
 # %% ../../nbs/apps/04_export.ipynb #a0722336
-_ABOUT = ('that reads and writes chess as text. '
-          '**P**: a position is answered with candidate moves, their evaluations and the best move. '
-          '**A**: a position and a move are answered with the next position, a reward, and whether the game is over.')
+def _about(letters, tokenizer):
+    "What a model does, in a sentence and one for each task."
+    said = [f'**{letter}**: {task.about}' for letter in letters if (task := TASKS.get(letter)) and task.about]
+    known = f'that reads and writes {"chess as text" if isinstance(tokenizer.name, str) else "text of its own vocabulary"}.'
+    return ' '.join([known, *(said or [f'Its tasks: {", ".join(letters)}.'])])
+
+
 _MEASURED = ('On held-out prompts; brackets are 95 % intervals '
              '(Wilson for shares, bootstrap over prompts for means and paired differences).')
 
@@ -259,14 +275,14 @@ def _model_card(
     parameters = sum(p.numel() for p in model.parameters())
     shape = (f'{parameters:,} parameters ({c.n_layer} layers, '
              f'width {c.n_embd}, {c.n_head} heads, {c.n_positions} positions)')
-    parts = [f'---\n{_card_header(known, license).strip()}\n---', f'# {known.name}', f'A GPT-2 of {shape} {_ABOUT}',
+    parts = [f'---\n{_card_header(known, license).strip()}\n---', f'# {known.name}', f'A GPT-2 of {shape} {_about(known.letters, tokenizer)}',
              '## How it was made', known.made or 'Nothing is written down beside these weights.']
     if known.command:
         parts += [f'```sh\n{known.command}\n```', f'Rows: {known.data_note}.',
                   f'What the command does not name is the default of rookworld_nb {__version__}.']
     parts += ['## Measured',
               *([_MEASURED, _markdown(table)] if len(table) else ['No measurement belongs to these weights.'])]
-    return '\n\n'.join([*parts, '## How to use it', _usage(name, tokenizer), '## Licence', license]) + '\n'
+    return '\n\n'.join([*parts, '## How to use it', _usage(name, tokenizer, known.letters), '## Licence', license]) + '\n'
 
 # %% ../../nbs/apps/04_export.ipynb #32c91853
 def _check_export(

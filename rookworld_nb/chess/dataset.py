@@ -65,6 +65,11 @@ class Example:
         return self.task.fen
 
     @property
+    def position(self) -> int: # 0 to 2**64 - 1
+        "What decides on its split: see `position_hash`; of a question without a position, the prompt."
+        return position_hash(self.fen) if self.fen else int.from_bytes(hashlib.sha256(self.prompt().encode()).digest()[:8])
+
+    @property
     def colour(self) -> str: # 'white' or 'black'; '' without a position
         "Who is to move."
         return {'': '', 'w': 'white'}.get(self.fen.split(' ', 2)[1] if self.fen else '', 'black')
@@ -81,7 +86,7 @@ class Example:
         style: str = 'compact', # 'compact' or 'padded', the tokenizer's
     ) -> str:                   # without the end of text
         "The true completion as text. Raises ValueError where nobody knows it."
-        if self.target is None: raise ValueError(f'nobody has labelled this position: {self.fen}')
+        if self.target is None: raise ValueError(f'nobody has labelled this position: {self.fen or self.prompt()}')
         return self.target.text(style, fen=self.fen)
 
 # %% ../../nbs/chess/06_dataset.ipynb #cce968d5
@@ -137,14 +142,18 @@ def _standard_task(task, answer=None):
 
 
 def parse_row(
-    text: str,         # 'P: … M: … E: … B: …', 'A: …', or an A row without its prefix
+    text: str,         # 'P: … M: … E: … B: …', 'A: …', an A row without its prefix, or a row of another task
     fix_best: bool = True, # repair the best move of a P row: the highest eval wins
 ) -> Example:          # raises ValueError with the reason
     "A published text row."
     if not isinstance(text, str): raise ValueError(f'a row must be text, not {type(text).__name__}')
-    prompt, completion = split_row(text)
+    return _from_parts(*split_row(text), fix_best)
+
+
+def _from_parts(prompt, completion, fix_best):
     task, answer = parse_prompt(prompt), parse_completion(prompt, completion)
-    if not isinstance(task, PolicyTask): return Example(_standard_task(task, answer), answer)
+    if isinstance(task, EnvTask): task = _standard_task(task, answer)
+    if not isinstance(task, PolicyTask): return Example(task, answer)
     answer = PolicyAnswer(_checked_moves(task.fen, answer.moves), answer.evals, standard_castling(task.fen, answer.best))
     return Example(task, answer.repaired() if fix_best else answer, '', answer.best)
 
@@ -280,7 +289,7 @@ class _Gate:
             if self.fits: self.fits(e)
             played = isinstance(row, dict) and 'history' in row
             prompt = f'{e.kind}: {e.fen}' if played else e.prompt()    # a position that several games reach is one row
-            prompt, position = hashlib.sha256(prompt.encode()).digest()[:8], position_hash(e.fen)
+            prompt, position = hashlib.sha256(prompt.encode()).digest()[:8], e.position
         except (KeyError, ValueError, TypeError) as error: return self.bad.add(row, error)
         if e.published_best: self._count_label(e)
         if self.full or self.split not in (None, split_of(position)) or (prompt := int.from_bytes(prompt)) in self.seen:
@@ -477,7 +486,10 @@ def _json_row(item, fix_best, env_ratio=0., seed=0):
     if not isinstance(item.get('prompt', ''), str):
         raise ValueError(f"a prompt must be text, not {type(item['prompt']).__name__}")
     if 'expected_fen' in item: return _parse_expected_fen(item)
-    return parse_row(item['text'] if 'text' in item else item['prompt'] + item['completion'], fix_best)
+    if 'text' in item: return parse_row(item['text'], fix_best)
+    prompt, completion = item['prompt'], item['completion']
+    apart = prompt[:1] in TASKS and not TASKS[prompt[0]].cut
+    return _from_parts(prompt, completion, fix_best) if apart else parse_row(prompt + completion, fix_best)
 
 # %% ../../nbs/chess/06_dataset.ipynb #58f107c0
 _HUB_ROWS = 100_000   # rows taken from a hub dataset when no limit is set

@@ -198,33 +198,45 @@ def _ask_env(text):
     return EnvTask(fen, uci, history)
 
 
+def _letter(text): return text[0] if text[1:3] == ': ' and text[0] in TASKS else EnvTask.letter
+
+
 def parse_prompt(
     text: str,              # 'P: <fen>' with or without trailing spaces, 'A: <fen>+<move>+<history>+' with or without 'A: ', or a prompt of another task
 ) -> PolicyTask|EnvTask:    # or the question of that task; ValueError with the text when it is none of these
     "What a prompt asks."
-    letter, rest = (text[0], text[3:]) if text[1:3] == ': ' and text[0] in TASKS else ('A', text)
-    try: return TASKS[letter].ask(rest)
+    letter = _letter(text)
+    try: return TASKS[letter].ask(text.removeprefix(f'{letter}: '))
     except ValueError as error:
         raise ValueError(f"neither {' nor '.join(repr(task.form) for task in TASKS.values())}: {text!r:.200} ({error})") from None
 
 # %% ../../nbs/chess/03_tasks.ipynb #7a5c2001
-for task in (Task(letter='P', name='policy', form='P: <fen>', ask=_ask_policy, read=_read_policy),
-             Task(letter='A', name='environment', form='A: <fen>+<move>+<history>+', ask=_ask_env, read=_read_env, drafts=True, sign='E',
+def _cut_policy(text):
+    fen, mark, rest = text.partition('M:')
+    return (fen.rstrip(' '), fen[len(fen.rstrip(' ')):] + mark + rest) if mark else None
+
+
+def _cut_env(text):
+    *question, answer = text.removeprefix('A: ').split('+', 3)
+    return ('A: ' + '+'.join(question) + '+', answer) if len(question) == 3 else None
+
+
+for task in (Task(letter='P', name='policy', form='P: <fen>', ask=_ask_policy, read=_read_policy, cut=_cut_policy,
+                  about='a position is answered with candidate moves, their evaluations and the best move.'),
+             Task(letter='A', name='environment', form='A: <fen>+<move>+<history>+', ask=_ask_env, read=_read_env, cut=_cut_env, drafts=True, sign='E',
+                  about='a position and a move are answered with the next position, a reward, and whether the game is over.',
                   limit=lambda config: config.env_max_new_tokens,
                   sampling=lambda config: dict(temperature=config.env_temperature))):
     if task.letter not in TASKS: register(task)     # this cell may run again, beside the package
 
 # %% ../../nbs/chess/03_tasks.ipynb #e201945c
 def split_row(
-    text: str,          # a whole row, P or A, padded or compact, A with or without 'A: '
-) -> tuple[str, str]:   # prompt without trailing space, completion; for P together the row, for A the row with 'A: '
+    text: str,          # a whole row: P or A, padded or compact, A with or without 'A: ', or of a task that has a `cut`
+) -> tuple[str, str]:   # prompt without trailing space, completion; together the row, for A the row with 'A: '
     "Cut a row into question and answer."
-    if text.startswith('P: '):
-        fen, mark, rest = text.partition('M:')
-        if mark: return fen.rstrip(' '), fen[len(fen.rstrip(' ')):] + mark + rest
-    elif text.count('+') >= 3:
-        *question, answer = text.removeprefix('A: ').split('+', 3)
-        return 'A: ' + '+'.join(question) + '+', answer
+    task = TASKS[_letter(text)]
+    if not task.cut: raise ValueError(f'task {task.letter} has no cut, so its rows must have prompt and completion apart, as .jsonl can: {text!r:.200}')
+    if found := task.cut(text): return found
     raise ValueError(f"neither a P row with 'M:' nor an A row with three '+': {text!r:.200}")
 
 # %% ../../nbs/chess/03_tasks.ipynb #56b474c4

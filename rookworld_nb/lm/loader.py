@@ -189,8 +189,8 @@ class _Stored(Mapping):
 def _read_tokenizer(directory):
     "The tokenizer that a directory names; GPT-2's when it names none."
     note = directory/'rookworld_tokenizer.json'
-    name = str(_read_json(note).get('name')) if note.exists() else 'gpt2'
-    try: return load_tokenizer(name)
+    about = _read_json(note) if note.exists() else dict(name='gpt2')
+    try: return load_tokenizer(tuple(about['tokens']) if isinstance(about.get('tokens'), list) else str(about.get('name')))
     except ValueError as e: raise ValueError(f'{note}: {e}') from None
 
 # %% ../../nbs/lm/03_loader.ipynb #9da57c36
@@ -198,7 +198,7 @@ def _vocab_size(config, tokenizer, directory):
     "The real vocabulary size of the model in a directory: that of its tokenizer."
     if tokenizer.vocab_size <= config.vocab_size < tokenizer.vocab_size + _PADDING: return tokenizer.vocab_size
     raise ValueError(f'{directory}: the model has {config.vocab_size} ids and '
-                     f'the tokenizer {tokenizer.name!r} has {tokenizer.vocab_size}: '
+                     f'the tokenizer {tokenizer.name!r:.60} has {tokenizer.vocab_size}: '
                      "name the model's own in rookworld_tokenizer.json")
 
 

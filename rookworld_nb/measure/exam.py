@@ -22,12 +22,12 @@ from ..page import document, escaped, frame_html
 from ..task import TASKS, token_limits
 from ..chess.tasks import PolicyTask
 from ..chess.engine import EngineLost, find_engine
-from ..chess.positions import position_hash
+from ..chess.positions import split_of
 from ..chess.dataset import Example, audit_labels, load_rows
 from ..lm.loader import context_of, load_model, pick_device
 from ..reward.reward_scorer import score
 from .suites import SUITES, held_out, puzzle_reader, rows_hash, suite_rows
-from .evaluate import (TRIVIAL_POLICIES, compare, engine_labels, engine_policy,
+from .evaluate import (compare, engine_labels, engine_policy,
                                            judge_policy, judge_rows, readable, summarize)
 from .probes import PROBES, by_source, probe_rows, probe_table, reserved_positions, run_probes
 
@@ -74,7 +74,10 @@ def _learned_from(
     return []
 
 
-def _left_out(e): return held_out(e.fen) or bool(e.source) and position_hash(e.fen) in reserved_positions()    # of every training here
+def _left_out(e): # of every training here
+    if not e.fen: return split_of(e.position) == 'eval'
+    return held_out(e.fen) or bool(e.source) and e.position in reserved_positions()
+
 
 
 def _seen_note(
@@ -129,8 +132,8 @@ def _trivial_answers(
 ) -> dict[str, pd.DataFrame]: # name -> judged frame of the rows of its task
     "The answers of the trivial policies, and of Stockfish with a single node, which lists a single move."
     parts, policy = {kind: [e for e in rows if e.kind == kind] for kind in TASKS}, [e for e in rows if isinstance(e.task, PolicyTask)]
-    found = {name: _mark_seen(judge_policy(answer, parts[kind], engine), parts[kind])
-             for name, (kind, answer) in TRIVIAL_POLICIES.items() if parts[kind]}
+    found = {name: _mark_seen(judge_policy(answer, part, engine), part)
+             for kind, part in parts.items() if part for name, answer in TASKS[kind].trivial.items()}
     if policy and find_engine(path):
         try: labels = engine_labels(policy, nodes=1, multipv=1, path=path, workers=1)
         except EngineLost as e: warnings.warn(f'stockfish_1_node is left out: {e}')

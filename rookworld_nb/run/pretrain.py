@@ -24,8 +24,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from .. import __version__
 from ..config import PretrainConfig
+from ..task import check_letters
 from ..files import Interrupt, file_sha256, read_json, read_rows, write_at_once
 from ..chess.dataset import load_rows
+from ..chess.tasks import EnvTask, PolicyTask
 from ..lm.model import GPT, PRESETS
 from ..lm.tokenizer import Context, load_tokenizer
 from ..lm.device import set_numbers
@@ -36,7 +38,7 @@ from .targets import Batch, completion_loss, RowStream, check_shards, data_shard
 from .checkpoint import (check_origin, choices_since, config_changes, latest_good_checkpoint,
                                          list_checkpoints, load_checkpoint, model_sha256, only_writer, reopen_run, save_checkpoint,
                                          seed_generators, standing, starting_point, verify_checkpoint)
-from .train import RunLog, open_run
+from .train import RunLog, open_run, own_held_out
 
 # %% ../../nbs/run/05_pretrain.ipynb #e59dea87
 def orthogonalized(
@@ -219,7 +221,7 @@ def _written(out, name):
     return list(read_rows(out/f'{name}.jsonl'))
 
 # %% ../../nbs/run/05_pretrain.ipynb #d8583b8f
-_COUNTS = 'steps', 'policy_rows', 'env_rows', 'seconds'
+_COUNTS = 'steps', 'policy_rows', 'env_rows', 'seconds'    # of another task K: rows_k
 
 def _before(out, config): # the counts, and data; None when nothing is known
     "The training behind the starting weights: from the recipe of this run, else from the one beside `branch_from` or `init`."
@@ -233,8 +235,9 @@ def _before(out, config): # the counts, and data; None when nothing is known
     if (start/'metrics.jsonl').exists(): found |= _counts(start, min(upto, _last_step(start)))
     if not found.get('steps'): return behind
     data = [d for part in (behind, found['config']) if part for d in part['data'].split(',')]
-    own = dict.fromkeys(_COUNTS, 0) if config.branch_from else found     # a branch counts the rows of its source among its own
-    return {k: own[k] + (behind or {}).get(k, 0) for k in _COUNTS} | dict(data=','.join(dict.fromkeys(data)))
+    parts = [part for part in (None if config.branch_from else found, behind) if part]     # a branch counts the rows of its source among its own
+    names = dict.fromkeys([*_COUNTS, *(k for part in parts for k in part if k.startswith('rows_'))])
+    return {k: sum(part.get(k, 0) for part in parts) for k in names} | dict(data=','.join(dict.fromkeys(data)))
 
 
 def _last_step(run):
@@ -245,8 +248,10 @@ def _last_step(run):
 def _counts(run, upto):
     "What was read up to a step, however the choices changed on the way."
     rows = [r for r in _written(run, 'metrics') if r['step'] <= upto]
+    names = {PolicyTask.letter: 'policy_rows', EnvTask.letter: 'env_rows'}
+    names |= {r['task']: f'rows_{r["task"].lower()}' for r in rows if r['task'] not in names}
     return dict(steps=len(rows), seconds=round(sum(r['time_s'] for r in rows)),
-                **{f'{name}_rows': sum(r['rows'] for r in rows if r['task'] == task) for name, task in dict(policy='P', env='A').items()})
+                **{name: sum(r['rows'] for r in rows if r['task'] == task) for task, name in names.items()})
 
 
 def _write_recipe(out, config, model, origin, done):
@@ -265,10 +270,12 @@ def _measure(config, model, tokenizer, log, step, held_out):
 
 
 def _held_out(config, shards, fits=None):
-    "Prompts of both tasks from the first file, from positions of the eval split."
-    if config.env_ratio < 1: check_shards(shards)
+    "Prompts of the tasks, as the tasks make them or from the first file, of positions of the eval split."
+    own = own_held_out(config)
+    if config.shares.keys() <= own.keys(): return [e for made in own.values() for e in made]
+    if config.shares.get(PolicyTask.letter): check_shards(shards)
     found = load_rows(shards[0], 0.5, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows, fits=fits)
-    if found: return found[:]
+    if found: return found[:] + [e for made in own.values() for e in made]
     raise ValueError(f'{shards[0]} has no evaluation rows: 5 % of positions belong to the evaluation split; give more rows, or another file first')
 
 # %% ../../nbs/run/05_pretrain.ipynb #45b1766a
@@ -332,7 +339,8 @@ def pretrain(
     resume: Path|None = None,  # run directory to continue
     allow_config_change: bool = False, # continue even with other choices or other rows
 ) -> Path:                     # the run directory; `load_model` opens it
-    "Supervised training from scratch (or from `init`) on P rows of files and generated A rows."
+    "Supervised training from scratch (or from `init`): on P rows of files and generated A rows, or on the rows that files have of other tasks."
+    check_letters(config.shares)
     with joined():
         use_machine(pick_device(config.device), config.threads)
         resume = resume or earlier_run()
@@ -368,7 +376,7 @@ def _pretrain(config, resume, allow_config_change):
 # %% ../../nbs/run/05_pretrain.ipynb #9124be6d
 def _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt):
     "Train step by step; evaluate and save when due, and at the end."
-    log, rates, recent = RunLog(out), deque(maxlen=100), dict(P=deque(maxlen=50), A=deque(maxlen=50))
+    log, rates, recent = RunLog(out), deque(maxlen=100), {letter: deque(maxlen=50) for letter in config.shares}
     def save(step): save_checkpoint(out, step, model, tokenizer, optimizer, dict(step=step, config=asdict(config), origin=origin), config.keep_last)
     def safe(step): return standing(out, step, optimizer, interrupt, lambda: save(step))
     with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=rank() > 0 or None) as bar:

@@ -17,11 +17,11 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import cycle, islice
 from pathlib import Path
 import chess
@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from ..config import PretrainConfig
+from ..task import TASKS, complete
 from ..chess.tasks import EnvTask, PolicyAnswer, PolicyTask
 from ..chess.engine import win_probability
 from ..chess.dataset import Example, COLUMNS, SUFFIXES, check_labels, env_example, load_rows, shard_files
@@ -233,11 +234,16 @@ def completion_loss(
 # %% ../../nbs/run/04_targets.ipynb #fb369c7c
 def task_of_step(
     step: int,        # from 0
-    env_ratio: float, # share of the steps that are A, 0 to 1
-) -> tuple[str, int]: # letter of P or A; how many steps of that task came before
+    shares: dict[str, float]|float, # letter: share of the steps, together 1; a number: the share of A, the rest is P
+) -> tuple[str, int]: # its letter; how many steps of that task came before
     "The task of a step."
-    before, after = math.floor(step * env_ratio), math.floor((step + 1) * env_ratio)
-    return (EnvTask.letter, before) if after > before else (PolicyTask.letter, step - before)
+    shares = shares if isinstance(shares, dict) else dict(P=1 - shares, A=shares)
+    left, (first, *others) = 1.0, shares
+    for letter in others[::-1]:
+        before, after = (math.floor(n*shares[letter]/left) for n in (step, step + 1))
+        if after > before: return letter, before
+        step, left = step - before, left - shares[letter]
+    return first, step
 
 # %% ../../nbs/run/04_targets.ipynb #5ce5379d
 # share of each special kind among the A rows of a block
@@ -326,9 +332,9 @@ def check_shards(
 
 
 @lru_cache(maxsize=_SHARDS)
-def _policy_rows(shard, seed, fix_best, max_bad_rows, fits, state):
+def _rows_of(shard, seed, fix_best, max_bad_rows, fits, state):
     check_labels(rows := load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows, fits=fits), shard, _WANTS_LABELS)
-    return rows.of_kind(PolicyTask.letter)
+    return rows
 
 # %% ../../nbs/run/04_targets.ipynb #7cc2af7b
 def _evenly(shards, rng):
@@ -340,23 +346,26 @@ def _evenly(shards, rng):
     return sorted(shards, key=place.get)
 
 
-def _policy_block(
-    config: PretrainConfig, # seed, block_rows, flip, shuffled, fix_best, max_bad_rows
+def _file_block(
+    letter: str,            # of a task
+    config: PretrainConfig, # seed, block_rows, fix_best, max_bad_rows
     shards: list[str],      # see `data_shards`
     number: int,            # which block
     fits: Context|None = None, # see `load_rows`
-) -> list[Example]:         # block_rows P rows of training positions, shuffled; rows of a small file occur several times
+    prepared: Callable|None = None, # example, is it of labelled positions, config, rng -> what is learned; None: the row as it is
+) -> list[Example]:         # block_rows rows of training positions, shuffled; rows of a small file occur several times
     "Rows from files, mixed."
     groups = [range(i, min(i + _SHARDS, len(shards))) for i in range(0, len(shards), _SHARDS)]
     passes, at = divmod(number, len(groups))
-    order = _evenly(shards, random.Random(f'{config.seed} P {passes}'))
-    for group in groups[at:] + groups[:at]:      # the next files where these hold A rows only
-        found = [(_policy_rows(s, config.seed, config.fix_best, config.max_bad_rows, fits, _state(s)), _is_labelled(s)) for s in (order[i] for i in group)]
+    order = _evenly(shards, random.Random(f'{config.seed} {letter} {passes}'))
+    for group in groups[at:] + groups[:at]:      # the next files where these hold rows of other tasks only
+        found = [(_rows_of(s, config.seed, config.fix_best, config.max_bad_rows, fits, _state(s)).of_kind(letter), _is_labelled(s)) for s in (order[i] for i in group)]
         if rows := [(part, i, labelled) for part, labelled in found for i in range(len(part))]: break
-    else: raise ValueError(f'{config.data} has no training rows of task P')
-    rng = random.Random(f'{config.seed} P {number}')
+    else: raise ValueError(f'{config.data} has no training rows of task {letter}')
+    rng = random.Random(f'{config.seed} {letter} {number}')
     rng.shuffle(rows)
-    return [_prepared(found[i], labelled, config, rng) for found, i, labelled in islice(cycle(rows), config.block_rows)]
+    chosen = islice(cycle(rows), config.block_rows)
+    return [prepared(found[i], labelled, config, rng) if prepared else found[i] for found, i, labelled in chosen]
 
 
 def _prepared(example, labelled, config, rng):
@@ -364,20 +373,25 @@ def _prepared(example, labelled, config, rng):
     if rng.random() < config.flip and split_of((other := _mirrored(example)).fen) == 'train': example = other
     return _reordered(example, rng) if labelled and config.shuffled and rng.random() < config.shuffled else example
 
+
+_policy_block = partial(_file_block, PolicyTask.letter, prepared=_prepared)
+complete(PolicyTask.letter, rows=_policy_block)
+complete(EnvTask.letter, rows=lambda config, shards, number, fits: _env_block(config, shards, number))
+
 # %% ../../nbs/run/04_targets.ipynb #15f5e006
 _ENDED = ("the process that makes rows has ended. It may have been killed, for its memory perhaps; in a script, call pretrain below "
           "`if __name__ == '__main__':`, because that process reads the script again. workers=0 does without it")
 
 def _make_block(
-    kind: str,              # letter of P or A
+    kind: str,              # letter of a task
     number: int,            # which block of that task
     config: PretrainConfig, # of the run
     shards: tuple[str, ...], # see `data_shards`
-    tokenizer: str,         # name
+    tokenizer: str|tuple[str, ...], # name
     fits: Context|None = None, # what the model can read; None: anything
 ) -> TokenRows:             # block_rows of them
     "A block of rows, as tokens."
-    rows = _policy_block(config, list(shards), number, fits) if kind == PolicyTask.letter else _env_block(config, list(shards), number)
+    rows = (TASKS[kind].rows or partial(_file_block, kind))(config, list(shards), number, fits)
     how = (config.target_spread, config.legal_share, config.eval_weight, config.repeat_weight,
            config.legal_weight)
     return TokenRows(tokenize(e, load_tokenizer(tokenizer), *how) for e in rows)
@@ -394,13 +408,13 @@ class RowStream:
     def __init__(self,
         config: PretrainConfig, # of the run
         shards: list[str],      # see `data_shards`
-        tokenizer: str,         # name
-        fits: Context|None = None, # what the model can read: longer P rows are left out, and counted; None: all are read
+        tokenizer: str|tuple[str, ...], # name
+        fits: Context|None = None, # what the model can read: longer rows of files are left out, and counted; None: all are read
     ):
         self.config, self.rest = config, (config, tuple(shards), tokenizer, fits)
-        self.pool = (ProcessPoolExecutor(config.workers, multiprocessing.get_context('spawn'), _start_worker)
-                     if config.workers else None)
-        self.blocks, self.ahead = {}, world()*max(1, math.ceil(config.workers/2)) if config.workers else 0   # blocks of each task
+        workers = 0 if config.tasks else config.workers     # another process knows no task that a notebook has registered
+        self.pool = ProcessPoolExecutor(workers, multiprocessing.get_context('spawn'), _start_worker) if workers else None
+        self.blocks, self.ahead = {}, world()*max(1, math.ceil(workers/2)) if workers else 0   # blocks of each task
 
     def _block(self, kind, number):
         "This block; the next ones are started. Of several ranks each makes its share of the blocks, and sends them to all."
@@ -423,7 +437,7 @@ class RowStream:
     ) -> tuple[str, Batch]:  # task, batch_size rows; of several ranks, this rank's share of them
         "The batch of a step."
         size = self.config.batch_size
-        kind, before = task_of_step(step, self.config.env_ratio)
+        kind, before = task_of_step(step, self.config.shares)
         number, at = divmod(before, self.config.block_rows // size)
         return kind, self._block(kind, number).batch(my_share(torch.arange(at*size, (at + 1)*size)))
 
