@@ -1,5 +1,9 @@
 "Faults by rule: what a mistaken line might say instead, found in the syntax tree of a cell and put into its text."
-import ast, contextlib, copy, hashlib, re
+import ast
+import contextlib
+import copy
+import hashlib
+import re
 from collections import Counter
 from dataclasses import dataclass
 

@@ -5,7 +5,25 @@
 A fault meets the cells of its own notebook first; if they stay green, the test files that import the module. What was
 found is kept in the cache, so that a second run does what is new. The known tools (mutmut, cosmic-ray) see files and
 not the cells of notebooks, hence this runner."""
-import argparse, ast, contextlib, csv, ctypes, functools, importlib, json, linecache, os, re, resource, shutil, signal, subprocess, sys, tempfile, time, types
+import argparse
+import ast
+import contextlib
+import csv
+import ctypes
+import functools
+import importlib
+import json
+import linecache
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import types
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

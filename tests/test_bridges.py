@@ -37,7 +37,7 @@ def answers(row, other):
     yield from (text, text + ' ', text[:-3], '', 'no chess', other.completion(), text + text, '<|endoftext|>')
     if row.kind == 'P':
         moves, best = row.target.moves, row.target.best
-        yield from (f' M: {best} {best} {best} {best} {best} E: 0.0 0.0 0.0 0.0 0.0 B: {best}', f' M: e2e5 E: 9.9 B: e2e5', f' M: {moves[-1]} E: 0.0 B: {moves[-1]}', text.lstrip())
+        yield from (f' M: {best} {best} {best} {best} {best} E: 0.0 0.0 0.0 0.0 0.0 B: {best}', ' M: e2e5 E: 9.9 B: e2e5', f' M: {moves[-1]} E: 0.0 B: {moves[-1]}', text.lstrip())
     else: yield from (f'{row.fen}+0.001+0+0', f'{row.fen}+-1.0+0+1', text.replace(' w ', ' b '), START_FEN + '+1.0+1+0')
 
 
@@ -228,7 +228,7 @@ def test_verifiers_example(graded, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert {'RookWorldTaskset', 'RookWorldHarness'} <= set(rookworld_nb.__all__)
     exec(example('#| eval: false\nimport asyncio'), space := {})
-    traces, (rows, pairs) = space['traces'], graded
+    traces, (rows, _) = space['traces'], graded
 
     def check(traces, wanted):
         assert [t.reward for t in traces] == wanted

@@ -1,7 +1,6 @@
 "The site that `.ci/make_docs.py` makes: what it must never do, on invented notebooks, and what it looks like in a browser."
 import functools
 import importlib.util
-import json
 import re
 import subprocess
 import sys

@@ -8,7 +8,7 @@ from rookworld_nb.chess.board import transition
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.chess.quick_rules import quick_transition
 from rookworld_nb.config import TINY, TrainConfig
-from rookworld_nb.grpo.experience import Experience, PromptSource, silent_groups
+from rookworld_nb.grpo.experience import Experience, PromptSource
 from rookworld_nb.grpo.step import Learner, StepFacts, make_targets, train_step
 from rookworld_nb.grpo.value import explained_variance
 from rookworld_nb.lm.loader import load_model

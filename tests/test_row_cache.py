@@ -42,7 +42,8 @@ def test_text_with_a_defect_and_bad_rows(tmp_path):
 
 
 def test_shards(tmp_path):
-    import pyarrow as pa, pyarrow.parquet as pq
+    import pyarrow as pa
+    import pyarrow.parquet as pq
     for name, rows in (('a', WORST[:5]), ('b', WORST[3:])): pq.write_table(pa.table({'text': rows}), tmp_path/f'{name}.parquet')
     first, again = (loaded(tmp_path, cache=True) for _ in range(2))
     assert first == loaded(tmp_path) and first[1] == 12 and again == (first[0], 0)

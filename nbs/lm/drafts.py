@@ -5,7 +5,11 @@
     python drafts.py run 3       # a run of 40 steps with all defaults, 3 times each
 
 Every measurement is a row of drafts.csv: what, repeat, drafts (1: with), cpu_s, same_completions (of all), A reward."""
-import csv, json, sys, tempfile, time
+import csv
+import json
+import sys
+import tempfile
+import time
 from pathlib import Path
 from unittest.mock import patch
 import torch

@@ -4,7 +4,9 @@ Each arm goes on from the same weights for the same number of steps, the learnin
 step on, and is asked held-out rows in one pass, without sampling: an A answer counts as exact when every token of it is the
 most likely one after the right ones before it, which is greedy decoding's answer; of P it asks the first candidate only.
 Fields are those of `PretrainConfig`; `env_weight` multiplies the loss of A. STEPS 0 asks MODEL itself. Rows are added to OUT.csv."""
-import csv, math, sys
+import csv
+import math
+import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path

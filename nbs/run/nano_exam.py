@@ -4,7 +4,6 @@ Greedy, on positions of the eval split but the start position, which no training
 exception. Labelled directories give fresh P positions (their eval split)."""
 import sys
 from itertools import islice
-from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch

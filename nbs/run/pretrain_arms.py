@@ -5,7 +5,11 @@ linear warm-up over 100 steps and a linear decay over the last half of the budge
 of the shipped positions. Fields are those of `PretrainConfig`; `layers` and `channels` change the shape, `order=shuffled`
 keeps P's candidates as they come, `board=single` writes a board in 64 tokens instead of 32, `board=twice` reads the
 board of a prompt a second time (both want `workers=0`). A row is added to OUT.csv."""
-import csv, functools, json, sys, time
+import csv
+import functools
+import json
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 import torch

@@ -244,7 +244,7 @@ _LOOK = """
 @cache
 def _widget_class():
     "The widget; None where anywidget is not installed."
-    try: import anywidget, traitlets
+    try: import anywidget; import traitlets
     except ImportError: return None
     class BoardWidget(anywidget.AnyWidget):
         _esm, _css = f'{_asset("cm-chessboard.js")}\nconst PIECES = {json.dumps(_pieces())}\n{_SCRIPT}', _LOOK

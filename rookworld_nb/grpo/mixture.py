@@ -13,7 +13,7 @@ from itertools import islice
 import chess
 from torch import Tensor
 from ..chess.positions import position_hash, split_of
-import rookworld_nb.chess.unlabelled    # prompts of P and A
+import rookworld_nb.chess.unlabelled    # noqa: F401, prompts of P and A
 from ..task import TASKS
 from ..chess.tasks import EnvTask, PolicyTask, parse_completion
 from ..chess.dataset import Example

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 import numpy as np
-import rookworld_nb.reward.coherence    # completes P and A
+import rookworld_nb.reward.coherence    # noqa: F401, completes P and A
 from ..task import TASKS, Aim, complete
 from ..chess.tasks import OUTCOMES
 

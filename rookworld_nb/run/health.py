@@ -191,7 +191,7 @@ def _step(monitor, row):
 def _windows(monitor, row):
     "Signals from the mean of a window; they only warn."
     if row['skipped']: return []
-    found, config = [], monitor.config
+    found = []
     values = dict(entropy=row['entropy_nats'], clipping=row['clip_share_low'] + row['clip_share_high'],
                   silence=row['zero_signal_share'])
     for name, value in values.items():
@@ -215,7 +215,7 @@ def _first_window(monitor, name, value):
 
 def _habits(monitor, row):
     "Do answers agree with themselves, and say nothing? These signals only warn."
-    found, config = [], monitor.config
+    found = []
     means = {name: mean(window) for name, key in dict(spread='eval_spread', alphabet='alphabet_share', distance='eval_distance').items()
              if (value := row.get(key)) is not None and len(window := monitor._window(name, value)) == monitor.window}
     if 'spread' in means:
@@ -229,7 +229,7 @@ def _habits(monitor, row):
 
 def _machine(monitor, row):
     "Time and memory, compared with the usual time and with the memory of the first window."
-    usual, found, config = monitor.seen.get('seconds', []), [], monitor.config
+    usual, found = monitor.seen.get('seconds', []), []
     if len(usual) == monitor.window:
         found.append(_above('throughput', row['time_s']/median(usual),
                             'seconds of the step, as a multiple of the usual', _SLOW))

@@ -110,7 +110,7 @@ def _in_copy(work: Callable):
             torch.set_num_threads(1)
             _tell_glibc(_MMAP_THRESHOLD, 2**16), _tell_glibc(_TOP_PAD, 2**17)
             try:
-                held = _taken_up()   # until the copy ends
+                held = _taken_up()   # noqa: F841, until the copy ends
                 found = dict(found=work())
             except BaseException as e: found = {} if is_out_of_memory(e) else dict(error=f'{type(e).__name__}: {e}')
             with open(send, 'w', encoding='utf-8') as f: json.dump(found, f)

@@ -80,7 +80,6 @@ def of_steps(times, held):
 
 def ours(part, P, G, T, vocabulary='full', micro=64):
     "Steps of the package, the first not measured. The parts that a step is made of, as `train_step` calls them."
-    import torch
     from rookworld_nb.grpo.experience import StepFacts, collect
     from rookworld_nb.grpo.step import Learner, make_targets, update
     with suppress(ImportError):    # as a run does; an old commit has no such function

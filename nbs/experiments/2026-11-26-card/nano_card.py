@@ -3,7 +3,12 @@
 As many `rookworld_data` as there are processes label positions side by side, half of games and half of random play, 1,000 nodes each, until the minutes are over;
 DIR/KIND-N/ keep the finished shards, and DIR/shipped has the shipped positions in pieces of the same size. Other folders in DIR are read too. The printed command
 is the recipe of the embedded `nano` ([pretrain](../../run/05_pretrain.ipynb)) with these rows, for one GPU; it goes on from `nano`. `--small` rehearses it."""
-import argparse, os, signal, subprocess, sys, time
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 import pyarrow.parquet as pq
 from rookworld_nb.config import PretrainConfig, command_line
