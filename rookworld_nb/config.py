@@ -258,7 +258,7 @@ class TrainFront:
     group_size: GroupSize = 8         # completions sampled per prompt (G)
     env_ratio: Share = 0.75           # share of A prompts (environment); the rest are P (policy)
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
-    reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'rules' # where the truth comes from: rules (P: coherence), row or Stockfish (P; A asks the rules); auto: rules for A, row for P
+    reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'rules' # where the truth comes from: rules (P: self-consistency), row or Stockfish (P; A asks the rules); auto: rules for A, row for P
     loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
     kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it
     learning_rate: Positive = 1e-4    # of AdamW, after warm-up
@@ -292,7 +292,7 @@ class TrainRewards:
     "How the quality of an answer becomes a reward."
     reward_function: _like('package.module:name', r'[A-Za-z_][\w.]*:\S.*')|None = None # a reward of your own, see reward.scoring; __main__:name was given in Python; None grades as reward_source says
     reward_shaping: Literal['graduated', 'continuous', 'linear', 'binary'] = 'graduated' # how quality becomes a reward; none changes which of two answers is the better, see reward.reward_scorer
-    coherence_share: Share = 0.8      # share of a reward for P that the rules pay, for an answer that agrees with itself (reward.coherence); with reward_source rules they pay all of it
+    coherence_share: Share = 0.8      # share of a reward for P that the rules pay, for a self-consistent answer (reward.coherence); with reward_source rules they pay all of it
     reward_weights: str = ''          # parts with another weight, such as 'regret=0.5 evals=0.1'; see WEIGHTS in reward.reward_scorer
     reward_warmup_steps: Whole = 0    # curriculum: steps over which weight moves from structure to content; 0 is off
     normalize_rewards: bool = False   # subtract a running mean and divide by a running standard deviation (EMA)
@@ -359,7 +359,7 @@ class TrainWatching:
     check_every: Whole = 48           # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
     save_every: Count = 20            # steps between checkpoints
     keep_last: Count = 2              # newest checkpoints kept
-    log_completions: Whole = 4        # sampled completions logged per step, with their receipts
+    log_completions: Whole = 4        # sampled completions logged per step, with their reward breakdowns
 
 # %% ../nbs/00_config.ipynb #220e8c49
 @dataclass(frozen=True, kw_only=True)
@@ -377,7 +377,7 @@ class TrainHealth:
 @dataclass(frozen=True, kw_only=True)
 class TrainMachine:
     "Exactness and speed on a GPU, and where the reference is."
-    dtype: Literal['float32', 'bfloat16'] = 'float32' # of products in sampling and in the update; weights, logits and AdamW are float32 always
+    dtype: Literal['float32', 'bfloat16'] = 'float32' # of matrix products in sampling and in the update; weights, logits and AdamW are float32 always
     compile: bool|None = None         # sample in fixed shapes, which a GPU captures once and replays; the samples are the same; None: on a GPU
     reference_device: Device|None = None # where the reference is (kl_coef, kl_every); None: beside the model
 
@@ -450,7 +450,7 @@ class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainK
 
     @property
     def completions_per_step(self) -> int: # B = P * G
-        "How many completions a step samples, before refills."
+        "How many completions a step samples, before resampling."
         return self.prompts_per_step * self.group_size
 
     @property
@@ -546,7 +546,7 @@ class PretrainTargets:
 @dataclass(frozen=True, kw_only=True)
 class PretrainUpdates:
     "How a step computes, the course of learning_rate, and what limits a step."
-    dtype: Literal['float32', 'bfloat16'] = 'float32' # of products in training, for a GPU; weights, logits, the optimizer and evaluations are float32 always
+    dtype: Literal['float32', 'bfloat16'] = 'float32' # of matrix products in training, for a GPU; weights, logits, the optimizer and evaluations are float32 always
     vector_learning_rate: Positive = 3e-3 # muon: of AdamW, for embeddings and vectors
     move_learning_rate: NotNegative = 0.0 # muon: of AdamW, for what moves share: the square left, the square reached, the promotion; 0 shares nothing
     weight_decay: NotNegative = 0.02  # muon: of matrices, a share of the learning rate; adamw: of all weights
@@ -675,11 +675,11 @@ class SweepConfig(Config):
 # %% ../nbs/00_config.ipynb #59dc6d89
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig(Config):
-    "A model as a directory that transformers and the hub open, with a card that says what it is."
+    "A model as a directory that transformers and the hub open, with a model card that says what it is."
     run: str|None = None            # run directory of rookworld_train (its newest checkpoint), 'nano', a model directory, or a hub id; None: the newest below runs/
     output: Name = 'exported'       # directory to write, new or empty
     dtype: Literal['float32', 'bfloat16'] = 'float32' # of the stored weights; bfloat16 halves the file and rounds
-    license: _like('an abbreviation such as apache-2.0 or mit', '[a-z0-9][a-z0-9.-]*') = 'apache-2.0' # licence in the card, as the hub abbreviates it
+    license: _like('an abbreviation such as apache-2.0 or mit', '[a-z0-9][a-z0-9.-]*') = 'apache-2.0' # licence in the model card, as the hub abbreviates it
     push: _like('a hub repository such as org/name', r'\w[\w.-]*/\w[\w.-]*')|None = None # upload to this hub repository, such as org/name, with the token of `hf auth login` or $HF_TOKEN; None uploads nothing
     public: bool = False            # a repository that push makes is public, not private
 

@@ -85,7 +85,7 @@ class Task:
     grade: Callable|None = None # question, answer, truth, weights, values -> Score, for what shares cannot say
     salvage: Callable|None = None # prompt, question, refused text -> the answer in it, its length; None: the lenient parser's
     near: Callable = _usually(lambda text: 0.0) # text without an answer -> how near it is to one, 0 to 1
-    picture: Callable = _usually(lambda question, answer, truth: '') # SVG, for receipts
+    picture: Callable = _usually(lambda question, answer, truth: '') # SVG, for reward breakdowns
     paid: str = ''            # what earns 1, 'an exact A answer'
     judge: Callable|None = None # example, completion, engine -> {metric: value}; None: format and whether all is right
     metrics: tuple = ()       # of judge, see `measure.measures`

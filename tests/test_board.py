@@ -164,8 +164,8 @@ def test_an_illegal_drop_snaps_back(page):
 
 def test_moves_are_typed_and_taken_back(page):
     board = Board(page, 0)
-    board.root.locator('input').fill('b1c3')
-    board.root.locator('input').press('Enter')
+    board.root.get_by_label('Your move:').fill('Nc3')
+    board.root.get_by_label('Your move:').press('Enter')
     board.says('b1c3')
     for square in ('b1', 'g1', 'e2'):
         board.stands(**{square: ''})

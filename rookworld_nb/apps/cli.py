@@ -464,7 +464,7 @@ def report_command(
 def export_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
-    "Write a model, with its card, for transformers and the hub."
+    "Write a model, with its model card, for transformers and the hub."
     def work(_):
         config, _ = read_config(ExportConfig, sys.argv[1:] if args is None else args,
                                 'rookworld_export', positional='run output')

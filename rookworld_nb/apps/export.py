@@ -71,7 +71,7 @@ def _weights_of(
 _PLACES = ('output_dir', 'stockfish_path', 'device', 'threads')   # where and how fast, not what
 
 def _shown(value):
-    "A value for the card: absolute paths lose their directories, also those of a list with commas."
+    "A value for the model card: absolute paths lose their directories, also those of a list with commas."
     if not isinstance(value, str): return value
     return ','.join(Path(part).name if Path(part).is_absolute() else part for part in map(str.strip, value.split(',')))
 
@@ -300,7 +300,7 @@ def _check_export(
 def export_model(
     config: ExportConfig, # run, output, dtype, license, push, public
 ) -> Path:                # the directory
-    "Write a model with its tokenizer and its card, check it, and upload it when a repository is named."
+    "Write a model with its tokenizer and its model card, check it, and upload it when a repository is named."
     out, dtype = Path(config.output).expanduser(), getattr(torch, config.dtype)
     if config.run is None: raise ValueError('run must name a run directory or a model, not None')
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -83,6 +83,17 @@ def _words(game):
     return (f'<p><b>{escaped(_result(game) or turn)}</b> {escaped(game.note)}</p>'
             + _candidates(game.thought, game.name) + _worlds(game.claims))
 
+# %% ../../nbs/apps/06_widget.ipynb #2f9bd87c
+def _meant(board, text):
+    "The move that a text names, in UCI or SAN, and whether a queen was added to it; ValueError when it cannot be played."
+    for queen in ('', 'q', '=Q'):
+        for read in (board.parse_uci, board.parse_san):
+            try: move = read(text + queen)
+            except chess.AmbiguousMoveError: raise ValueError(f'{text!r:.20} names several moves here')
+            except ValueError: continue
+            if move: return move, bool(queen)     # a null move is none
+    raise ValueError(f'{text!r:.20} is not legal here')
+
 # %% ../../nbs/apps/06_widget.ipynb #98d344bf
 class BoardGame:
     "A person against the model, on a board."
@@ -111,14 +122,12 @@ class BoardGame:
         return self.board.turn == self.side and not self.board.outcome()
 
     def push(self,
-        text: str, # a move in UCI, such as e2e4 or e7e8n; without a letter, a pawn becomes a queen
+        text: str, # a move in UCI or SAN, such as b1c3, Nc3 or e7e8n; without a letter, a pawn becomes a queen
     ) -> 'BoardGame':
         "Play a move, which the model answers; ValueError when it cannot be played."
         if not self.yours: raise ValueError('the game is over' if self.board.outcome() else 'it is not your turn')
-        text, legal = text.strip(), [m.uci() for m in self.board.legal_moves]
-        queen = f'{text}q' in legal
-        if text not in legal and not queen: raise ValueError(f'{text!r:.20} is not legal here')
-        self.board.push_uci(text + 'q'*queen)
+        move, queen = _meant(self.board, text.strip())
+        self.board.push(move)
         return _answered(self, 1, 'The pawn became a queen.'*queen)
 
     def take_back(self) -> 'BoardGame':
@@ -186,7 +195,8 @@ function render({model, el}) {
   const send = message => { waiting = true; model.send(message) }
   for (const [text, message] of [['New game, white', {new: 'white'}], ['New game, black', {new: 'black'}], ['Take back', {take_back: 1}]])
     add(keys, 'button', {textContent: text, onclick: () => send(message)})
-  const typed = add(keys, 'input', {placeholder: 'e2e4', size: 6, ariaLabel: 'a move', onkeydown: e => {
+  const label = add(keys, 'label', {textContent: 'Your move: '})
+  const typed = add(label, 'input', {placeholder: 'Nc3 or b1c3', size: 10, onkeydown: e => {
     e.stopPropagation()    // these keys are not for the notebook
     if (e.key === 'Enter') { send({push: typed.value}); typed.value = '' } }})
 
@@ -230,7 +240,7 @@ _LOOK = """
 .rw-words table{border-collapse:collapse;font-size:.9em}.rw-words th{text-align:left}
 .rw-words th,.rw-words td{padding:.15em .9em .15em 0;vertical-align:top;line-height:1.35}
 .rw-words .words td:last-child{white-space:nowrap}.rw-words .numbers td:nth-child(2){text-align:right;font-variant-numeric:tabular-nums}
-.rw-keys{display:flex;flex-wrap:wrap;gap:6px;margin:4px 0 0 16px}.rw-keys>*{font:inherit;padding:.2em .6em}
+.rw-keys{display:flex;flex-wrap:wrap;gap:6px;margin:4px 0 0 16px}.rw-keys :is(button,label,input){font:inherit;padding:.2em .6em}
 .cm-chessboard .board.input-enabled .square{cursor:pointer}.cm-chessboard .square.white{fill:#ffce9e}.cm-chessboard .square.black{fill:#d18b47}
 .cm-chessboard :is(.border,.border-inner){fill:none}.cm-chessboard .coordinate{user-select:none;fill:currentColor;opacity:.7}
 .cm-chessboard :is(.coordinates,.markers-layer,.pieces-layer,.markers-top-layer){pointer-events:none}

@@ -218,7 +218,7 @@ class Rows(Sequence):
     def of_kind(
         self,
         kind: str, # the letter of a task
-    ) -> 'Rows':   # in the same order, nothing copied but the numbers of the rows
+    ) -> 'Rows':   # in the same order; only the numbers of the rows are copied
         "The rows of one task."
         return Rows(self.chunks, self.parse, self._kinds, self._positions, self.repaired,
                     self._index[self._kinds[self._index] == ord(kind)], self._unlabelled if kind == 'P' else None)

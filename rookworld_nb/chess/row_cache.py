@@ -62,7 +62,7 @@ def remember(
 # %% ../../nbs/chess/08_row_cache.ipynb #77586afc
 def recall(
     key: str,       # see `check_key`
-) -> tuple|None:    # arrays and facts as `remember` was given them; None when there are none
+) -> tuple|None:    # arrays and `facts` as `remember` was given them; None when there are none
     "The kept result of a check."
     try:
         with np.load(_note(key)) as found: arrays = {name: found[name] for name in found.files}

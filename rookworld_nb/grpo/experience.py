@@ -186,7 +186,7 @@ def _on_cpu(batch, seconds): return batch and replace(batch, rollouts=batch.roll
 
 
 def _truths(model, tokenizer, examples):
-    "True answers as drafts, of the tasks where that helps; None where a GPU replays fixed shapes."
+    "True answers for speculative decoding, of the tasks where that helps; None where a GPU replays fixed shapes."
     if model.fixed_shapes: return None
     texts = [e.completion(tokenizer.style) if e.of_task.drafts else None for e in examples]
     return Drafts.of(tokenizer, texts, model.wte.weight.device)
@@ -219,9 +219,9 @@ def _silent_groups(
 def rollout_seed(
     seed: int,    # of the run
     step: int,    # from 1
-    attempt: int, # 0, then 1, 2, … 50 for refills; 51 to 100 are those of `grpo.step.minibatches`
+    attempt: int, # 0, then 1, 2, … 50 for resampling rounds; 51 to 100 are those of `grpo.step.minibatches`
 ) -> int:         # of the sampler
-    "A sampler seed that depends only on seed, step and refill round, so that a resumed run samples the same."
+    "A sampler seed that depends only on seed, step and resampling round, so that a resumed run samples the same."
     return (seed * 1_000_003 + step) * 101 + attempt
 
 # %% ../../nbs/grpo/04_experience.ipynb #364fcdce
@@ -373,7 +373,7 @@ def _engine_facts(scorer):
 
 
 def _sampled_facts(step: int, rounds: list[Experience], shares: dict[str, float], scorer: Scorer) -> StepFacts:
-    "Metrics of the prompts that were asked first, dropped ones included; and the rewards of the refills."
+    "Metrics of the prompts that were asked first, dropped ones included; and the rewards of resampled prompts."
     first, of_task, kinds = rounds[0], _task_rewards(rounds[:1], shares), [e.kind for e in rounds[0].examples]
     return StepFacts(
         step, parts=_mean_parts(first, shares), **_engine_facts(scorer), reward_mean=mixed_reward(of_task, shares),

@@ -152,7 +152,7 @@ def _full_precision(
 
 
 class _OnePass(torch.autograd.Function):
-    "The facts of `token_facts` from one softmax; their gradient in one more pass over the logits."
+    "The values of `token_facts` from one softmax; their gradient in one more pass over the logits."
     @staticmethod
     def forward(ctx, logits, ids, ref_logits):
         logp = logits.log_softmax(-1)

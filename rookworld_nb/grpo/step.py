@@ -368,7 +368,7 @@ def _twin(learner: Learner) -> Learner:
 
 
 def _add_gradients(learner: Learner, twin: Learner) -> None:
-    "To those of the first, in place; the twin has none after it."
+    "To those of the first, in place; the copy has none after it."
     for p, q in zip(learner.parameters(), twin.parameters()):
         if q.grad is not None: p.grad = q.grad if p.grad is None else p.grad.add_(q.grad)
         q.grad = None
@@ -513,7 +513,7 @@ def train_step(
 
 # %% ../../nbs/grpo/05_step.ipynb #ffdf7647
 def _sample_rows(step: int, batch: Experience, advantages: Tensor, n: int) -> list[dict]:
-    "A few completions with their receipts: rows of completions.jsonl."
+    "A few completions with their reward breakdowns: rows of completions.jsonl."
     G, B = batch.rewards.shape[1], len(batch.scores)
     if advantages.ndim == 2: advantages = masked_mean(advantages, batch.rollouts.completion_mask, dim=1)
     chosen = torch.linspace(0, B - 1, min(n, B)).long().tolist()

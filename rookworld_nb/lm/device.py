@@ -20,7 +20,7 @@ from .model import GPT, KVCache, through_blocks
 class Numbers:
     "How exactly a model computes. Its weights, the sums between its blocks, its logits and their log-softmax are float32 always."
     products: torch.dtype|None # of the matrix products in the blocks, and of cached keys and values; None: as the weights are
-    matmul: str                # of the other products on a GPU, in torch's word: highest is float32, high is TF32
+    matmul: str                # of the other matrix products on a GPU, in torch's word: highest is float32, high is TF32
     identity: float            # nats: what rounding may make of a log-ratio that is 0
 
 

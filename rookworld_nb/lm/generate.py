@@ -289,7 +289,7 @@ def _joined(parts, B, eot):
     return ids, mask, logprobs, sets
 
 
-_SMALL = 2**25   # parameters; the products of a larger model keep all cores busy
+_SMALL = 2**25   # parameters; the matrix products of a larger model keep all cores busy
 
 def pays_in_halves(
     model: GPT, # that is to work

@@ -82,7 +82,7 @@ def judge_rows(
     _check_prompts(model, tokenizer, prompts)
     settings = settings or dict.fromkeys(TASKS, dict(temperature=temperature))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].kind, len(prompts[i])))
-    texts, drafting = [None] * len(rows), True    # a model that is mostly wrong gets no more drafts
+    texts, drafting = [None] * len(rows), True    # a model that is mostly wrong is decoded plainly
     for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', leave=None, disable=None):
         batch = order[start:start+batch_size]
         how = {name: [settings[rows[i].kind][name] for i in batch] for name in next(iter(settings.values()))}

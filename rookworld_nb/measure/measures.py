@@ -102,9 +102,9 @@ def _of_task(letter: str) -> dict[str, Metric]: # column without its letter: met
         Metric('reward' + end, 'step', 'reward', f'mean score of the {letter} ({task.name}) completions among them; {none}',
                'rises', -0.3, 1, 1),
         Metric('format_share' + end, 'step', 'share of completions',
-               f'completions of {letter} that the strict parser accepts, before refills; {none}', 'above 0.8', 0.8, 1, 1),
-        Metric('prompts' + end, 'step', 'prompts', f'{letter} prompts of the step, before refills', 'follows env_ratio or tasks'),
-        Metric('refill_reward' + end, 'step', 'reward', f'mean score of the {letter} completions in refills; {none}',
+               f'completions of {letter} that the strict parser accepts, before resampling; {none}', 'above 0.8', 0.8, 1, 1),
+        Metric('prompts' + end, 'step', 'prompts', f'{letter} prompts of the step, before resampling', 'follows env_ratio or tasks'),
+        Metric('refill_reward' + end, 'step', 'reward', f'mean score of the {letter} completions in resampling rounds; {none}',
                f'near reward{end}', -0.3, 1, 1)]
     return {m.name.removesuffix(end): m for m in found}
 
@@ -117,13 +117,13 @@ def _parts(letter: str) -> list[Metric]:
     task, start = TASKS[letter], f'part_{letter.lower()}_'
     def metric(part, before=''):
         return Metric(start + part.replace(' ', '_'), 'step', 'reward', f'{before}{letter}: mean reward from the part {part!r}, '
-                      'over the completions of the task, before refills', 'rises', 0, 0.6, 1)
+                      'over the completions of the task, before resampling', 'rises', 0, 0.6, 1)
     return [*map(metric, task.weights), *(metric(part, 'where the rules pay ') for part in task.by_rules if part not in task.weights)]
 
 # %% ../../nbs/measure/01_measures.ipynb #8833f96b
 _REWARD = (
     Metric('step', 'step', 'steps', 'optimizer steps done, counted from 1', 'reaches max_steps'),
-    Metric('reward_mean', 'step', 'reward', 'mean score of the completions of the step\'s own prompts, before refills, '
+    Metric('reward_mean', 'step', 'reward', 'mean score of the completions of the step\'s own prompts, before resampling, '
         'each task at its share (env_ratio, tasks)',
         'rises, noisily; prompts differ from step to step', -0.3, 1, 1),
     Metric('reward_std', 'step', 'reward', 'standard deviation of those scores',
@@ -173,14 +173,14 @@ _POLICY = (
     Metric('ratio_max', 'step', '', 'largest ratio of new to old probability of a sampled token',
         '1 with one inner step; below 10 otherwise', 0, 10),
     Metric('zero_signal_share', 'step', 'share of groups',
-        'groups whose completions all scored the same, among the step\'s own prompts, before refills',
+        'groups whose completions all scored the same, among the step\'s own prompts, before resampling',
         'below 0.5; higher wastes rollouts: prompts too easy, too hard, or too little entropy', 0, 0.5),
     Metric('truncated_share', 'step', 'share of completions',
-        'completions that reached the length their task allows without an end token, before refills', 'below 0.05', 0, 0.05),
+        'completions that reached the length their task allows without an end token, before resampling', 'below 0.05', 0, 0.05),
     Metric('format_share', 'step', 'share of completions',
-        'completions that the strict parser accepts, before refills', 'above 0.8', 0.8, 1, 1),
+        'completions that the strict parser accepts, before resampling', 'above 0.8', 0.8, 1, 1),
     *_each('format_share'),
-    Metric('eval_spread', 'step', 'win probability', 'P: best less worst evaluation of an answer, mean over the answers that can be read, before refills',
+    Metric('eval_spread', 'step', 'win probability', 'P: best less worst evaluation of an answer, mean over the answers that can be read, before resampling',
         'steady; near 0 the answers say nothing about their moves', 0.01, 1),
     Metric('eval_distance', 'step', 'win probability', 'P: distance of evaluations from those of the label, mean over the moves that both name; empty without labels', 'falls', 0, 0.25, -1),
     Metric('falling_share', 'step', 'share of answers', 'P: answers whose evaluations never rise from one candidate to the next', 'steady', 0, 1),
@@ -215,9 +215,9 @@ _WORK = (
     Metric('memory_gpu_gb', 'step', 'GB', 'most memory that tensors on the GPU took during the step; empty without a GPU',
         'flat after the first steps'),
     *_each('prompts'),
-    Metric('refills', 'step', 'rounds', 'refills: rounds in which groups without signal were replaced',
+    Metric('refills', 'step', 'rounds', 'resampling rounds (dynamic sampling): prompts whose groups had zero variance are replaced',
         'below max_refills'),
-    Metric('refill_prompts', 'step', 'prompts', 'prompts of these refills', 'well below prompts_per_step'),
+    Metric('refill_prompts', 'step', 'prompts', 'prompts of these rounds', 'well below prompts_per_step'),
     *_each('refill_reward'),
     Metric('time_rollout_s', 'step', 'seconds', 'sampling completions', 'most of the step'),
     Metric('time_score_s', 'step', 'seconds', 'scoring completions', 'little'),
@@ -252,7 +252,7 @@ METRICS = (
     _error('regret', 'P', 'win probability',
            'win probability (0 to 1) lost by B against the best move; legal but not in the label: '
            "as the label's worst; illegal or missing: all of it; only rows whose label lists five moves, or all"),
-    _share('coherence', 'P', 'the answer agrees with itself: format, five distinct legal moves (or all there are), B the best of its own evaluations, which are not all equal'),
+    _share('coherence', 'P', 'the answer is self-consistent: format, five distinct legal moves (or all there are), B the best of its own evaluations, which are not all equal'),
     _share('mate_in_one', 'P', 'B mates; only rows where some legal move mates'),
     _share('exact', 'A', 'the whole line is right'),
     _error('levenshtein', 'A', 'share of characters',

@@ -61,7 +61,7 @@ def judge_by_rules(
     tokenizer,          # see `load_tokenizer`
     fens: list[str],    # positions with a legal move
     max_new_tokens: int = 144, # longest answer
-) -> pd.DataFrame:      # one row per position: fen, completion, format_valid, legal_best, coherence
+) -> pd.DataFrame:      # one row per position: fen, completion, format_valid, legal_best, `coherence`
     "Greedy answers to P, judged without labels."
     tasks, found = [PolicyTask(fen) for fen in fens], []
     for task, text in zip(tasks, _asked(model, tokenizer, tasks, max_new_tokens, temperature=0.0)):

@@ -137,7 +137,7 @@ def completion_card(
     row: pd.Series, # of run.completions
     name: str,      # unique on the page, letters and digits
 ) -> str:           # HTML; nothing in it is the model's own markup
-    "One completion with boards and receipt."
+    "One completion with boards and reward breakdown."
     captions = (f'{"Black" if " b " in row.prompt else "White"} to move', 'the answer')
     pictures = ''.join(f'<div>{own_ids(svg, f"{name}{i}")}<p>{captions[i]}</p></div>'
                        for i, svg in enumerate(_boards(row.prompt, row.completion)))

@@ -79,7 +79,7 @@ def conclusion(
 def headlines(
     run: Run, # any
 ) -> list[str]: # one line per decoding, one for the gains of the greedy answers, if any, and one for the losses; empty without a comparison
-    "The change of the reward and of the coherence, with 95 % intervals of the differences, and what got better or worse."
+    "The change of the reward and of self-consistency, with 95 % intervals of the differences, and what got better or worse."
     if lines := verdict_lines(run): return lines
     table, gained, lost = comparison_table(run), [], []
     for decoding in table.columns.levels[0] if len(table) else ():
@@ -91,8 +91,8 @@ def headlines(
                    if (decoding, r.verdict) == ('greedy', 'better') and metric != 'reward']
         lost += [f'{task} {metric} {decoding} {r.before:.4f} → {r.after:.4f}'
                  for (task, metric), r in part.iterrows() if r.verdict == 'worse']
-    if gained: lines.append(f'Better for certain, greedy: {", ".join(gained)}')
-    return lines + ([f'Worse for certain: {", ".join(lost)}'] if lost else ['Nothing got worse for certain.'] if lines else [])
+    if gained: lines.append(f'Significantly better, greedy: {", ".join(gained)}')
+    return lines + ([f'Significantly worse: {", ".join(lost)}'] if lost else ['Nothing got significantly worse.'] if lines else [])
 
 # %% ../../nbs/report/04_report.ipynb #532e1d03
 _SIGNS = dict(finite=('grad_norm', 'weight_norm'), kl=('kl_nats_per_sequence', 'grad_norm'),

@@ -25,7 +25,7 @@ def verdict(
     return {0: 'changed', 1: 'better', -1: 'worse'}[better * (1 if low > 0 else -1)]
 
 # %% ../../nbs/report/06_verdict.ipynb #3d32e9db
-_PARTS = dict(repaired=False, guardrails=True)    # are its aims guards?
+_PARTS = dict(repaired=False, guardrails=True)    # are its aims guardrails?
 
 def verdict_table(
     run: Run, # with a comparison that has something to repair, or the table is empty

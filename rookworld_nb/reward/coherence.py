@@ -54,7 +54,7 @@ def score_by_rules(
     prompt: str,        # see `score`
     completion: str,    # what the model wrote, without the end-of-text token; any text is scored, none raises
     weights: dict|None = None, # see `parse_weights`, for A and for unreadable text; None is `WEIGHTS`
-) -> Score:             # total in [-0.3, 1]; 1 for P: coherent, for A: exact
+) -> Score:             # total in [-0.3, 1]; 1 for P: self-consistent, for A: exact
     "Grade one completion without any label."
     task, weights = parse_prompt(prompt), weights or WEIGHTS
     if not isinstance(task, PolicyTask): return score(prompt, completion, weights=weights)
@@ -74,7 +74,7 @@ def add_coherence(
     share: float,      # of the total that the rules pay, 0 to 1
     weights: dict|None = None, # that `found` was made with; None is `WEIGHTS`
 ) -> Score:            # between both totals; exact answers and A stay as they are
-    "Let the rules pay a share of P, for an answer that agrees with itself."
+    "Let the rules pay a share of P, for a self-consistent answer."
     if not share or found.total == 1 or not isinstance(found.about[0], PolicyTask): return found
     own, mixed = score_by_rules(prompt, completion, weights), lambda a, b: {n: (1 - share)*a.get(n, 0.) + share*b.get(n, 0.) for n in {**a, **b}}
     of = found.about[3] | {'P': mixed(found.about[3]['P'], RULES_WEIGHTS)}

@@ -336,7 +336,7 @@ SHAPINGS = ('graduated', 'continuous', 'linear', 'binary')
 
 def quality(
     total: float, # of the ladder, [-0.3, 1]
-) -> float:       # 0 to 1: to 0.2 refused, 0.2 to 0.95 with mistakes (below 1 with a share of coherence), 1 exact
+) -> float:       # 0 to 1: to 0.2 refused, 0.2 to 0.95 with mistakes (below 1 with a share for self-consistency), 1 exact
     "How good an answer is, before any shaping."
     if total < 0.2: return 0.4 * (total + 0.3)
     return min(0.2 + 1.25 * (total - 0.2), 0.75 + 0.25 * total)   # they meet at 0.8, the most that a label pays for less than exact

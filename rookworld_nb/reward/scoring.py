@@ -109,7 +109,7 @@ class Scorer(contextlib.AbstractContextManager):
         return [found[pair] for pair in asked]
 
     def facts(self) -> dict: # engine_restarts, engine_lost; empty without an engine
-        "Facts about the engine for the metrics row."
+        "Metrics of the engine for the metrics row."
         return dict(engine_restarts=self.pool.restarts, engine_lost=self.lost) if self.source == 'engine' else {}
 
     def close(self):
@@ -182,11 +182,11 @@ def _wide(name, value):
 
 # %% ../../nbs/reward/02_scoring.ipynb #1a77590f
 class OwnScorer(contextlib.AbstractContextManager):
-    "A reward of one's own; the receipts stay those of the usual scorer, so that a run shows what it would have said."
+    "A reward of one's own; the breakdowns stay those of the usual scorer, so that a run shows what it would have said."
     def __init__(self,
         own: object,   # function (prompt, completion, example) -> number, or object (or its class) with score(examples, completions, step)
-        name: str,     # for messages and receipts
-        usual: Scorer, # gives the parts of the receipts; closed with this one
+        name: str,     # for messages and breakdowns
+        usual: Scorer, # gives the parts of the breakdowns; closed with this one
     ):
         self.own, self.name, self.usual, self.wide = own() if isinstance(own, type) else own, name, usual, False
         if not (callable(self.own) or hasattr(self.own, 'score')):
@@ -222,7 +222,7 @@ class OwnScorer(contextlib.AbstractContextManager):
         return replace(usual, total=value, reason=f'{self.name}: {value:.3f}; the usual scorer: {usual.total:.3f}, {usual.reason}')
 
     def facts(self) -> dict: # see `Scorer`
-        "Facts about the engine for the metrics row."
+        "Metrics of the engine for the metrics row."
         return self.usual.facts()
 
     def close(self):

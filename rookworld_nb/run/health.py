@@ -214,7 +214,7 @@ def _first_window(monitor, name, value):
 
 
 def _habits(monitor, row):
-    "Do answers agree with themselves, and say nothing? These signals only warn."
+    "Are answers self-consistent, and say nothing? These signals only warn."
     found = []
     means = {name: mean(window) for name, key in dict(spread='eval_spread', alphabet='alphabet_share', distance='eval_distance').items()
              if (value := row.get(key)) is not None and len(window := monitor._window(name, value)) == monitor.window}
