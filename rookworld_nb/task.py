@@ -71,7 +71,7 @@ class Task:
     letter: str               # a capital; prompts begin with it, 'K: '
     name: str                 # in a word, for reports
     form: str                 # of a prompt, 'K: <FEN>+<square>'
-    about: str = ''           # in a sentence, for the card of a model
+    about: str = ''           # in a sentence, for the model card
     ask: Callable             # the prompt after 'K: ' -> the question: a `TextQuestion`, or what has the same names; else ValueError
     read: Callable            # completion, strict -> the answer: a `TextAnswer`, or what has the same names; else ValueError
     cut: Callable|None = None # a row as one text -> prompt, completion; else None. None: rows of files have both apart
