@@ -27,10 +27,10 @@ def number(
     "A number in a readable form."
     if not isinstance(value, Real) or not math.isfinite(value): return '–'
     size = abs(value)
-    if whole: text = f'{value:.0f}'
+    if whole: text = f'{value:z.0f}'
     elif sign and size < 5e-4: text = '0.000'
     elif size and size < 5e-4: text = f'{value:.1e}'
-    else: text = f'{value:{"+" if sign else ""}.{3 if size < 10 else 1 if size < 1000 else 0}f}'
+    else: text = f'{value:{"+" if sign else ""}z.{3 if size < 10 else 1 if size < 1000 else 0}f}'
     return text.replace('-', '−')
 
 

@@ -330,8 +330,8 @@ def _comparison_lines(
         lines += ['', f'{"Held out, " + decoding:26} {"before":>8} {"after":>8} {"change":>8}'
                       '   95 % interval    trivial       n']
         for (task, metric), r in table[decoding].dropna(subset=['n']).iterrows():
-            lines.append(f'{task} {metric:24} {r.before:8.3f} {r.after:8.3f} {r.difference:+8.3f}'
-                         f'  [{r.low:+.3f}, {r.high:+.3f}] {r.trivial:8.3f} {int(r.n):7}  {r.verdict}'.rstrip())
+            lines.append(f'{task} {metric:24} {r.before:8.3f} {r.after:8.3f} {r.difference:+z8.3f}'
+                         f'  [{r.low:+z.3f}, {r.high:+z.3f}] {r.trivial:8.3f} {int(r.n):7}  {r.verdict}'.rstrip())
     return lines
 
 # %% ../../nbs/apps/05_cli.ipynb #f44df65a

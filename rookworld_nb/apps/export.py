@@ -172,7 +172,7 @@ def _markdown(table):
     return '\n'.join('| ' + ' | '.join(map(str, cells)) + ' |' for cells in lines)
 
 
-def _number(r, key, sign): return f'{r[key]:{sign}.3f} [{r["low"]:{sign}.3f}, {r["high"]:{sign}.3f}]'
+def _number(r, key, sign): return f'{r[key]:{sign}z.3f} [{r["low"]:{sign}z.3f}, {r["high"]:{sign}z.3f}]'
 
 
 def _metrics_table(

@@ -84,7 +84,7 @@ def headlines(
     table, gained, lost = comparison_table(run), [], []
     for decoding in table.columns.levels[0] if len(table) else ():
         part = table[decoding]
-        found = {shown: [f'{task} {r.before:.3f} → {r.after:.3f} [{r.low:+.3f}, {r.high:+.3f}] {r.verdict or "undecided"}'
+        found = {shown: [f'{task} {r.before:.3f} → {r.after:.3f} [{r.low:+z.3f}, {r.high:+z.3f}] {r.verdict or "undecided"}'
                          for (task, metric), r in part.iterrows() if metric == shown and r.n > 0] for shown in ('reward', 'coherence')}
         lines.append(f'{decoding.capitalize():9} ' + '; '.join(f'{shown}: {", ".join(said)}' for shown, said in found.items() if said or shown == 'reward'))
         gained += [f'{task} {metric} {r.before:.4f} → {r.after:.4f}' for (task, metric), r in part.iterrows()

@@ -52,7 +52,7 @@ def verdict_lines(
     for part, rows in table.groupby(level=0, sort=False):
         lines.append({'repaired': 'What it should repair', 'guardrails': 'Guardrails: what it should not harm'}[part])
         for (_, line), r in rows.iterrows():
-            lines.append(f'  {line:38} {r.before:6.3f}  {r.after:6.3f}  {r.difference:+7.3f}  [{r.low:+.3f}, {r.high:+.3f}]  {r.n:5}  {r.verdict}'.rstrip())
+            lines.append(f'  {line:38} {r.before:6.3f}  {r.after:6.3f}  {r.difference:+z7.3f}  [{r.low:+z.3f}, {r.high:+z.3f}]  {r.n:5}  {r.verdict}'.rstrip())
     return lines
 
 # %% ../../nbs/report/06_verdict.ipynb #3dadfedf
@@ -60,7 +60,7 @@ def _change(table, part, line, of):
     "'rose from 62.7 to 92.0 %', by the interval."
     if (part, line) not in table.index: return ''
     r = table.loc[part, line]
-    if not r.verdict: return f'{of} stayed near {100*r.before:.1f} % (change {100*r.difference:+.1f} [{100*r.low:+.1f}, {100*r.high:+.1f}] points)'
+    if not r.verdict: return f'{of} stayed near {100*r.before:.1f} % (change {100*r.difference:+z.1f} [{100*r.low:+z.1f}, {100*r.high:+z.1f}] points)'
     return f'{of} {"rose" if r.difference > 0 else "fell"} from {100*r.before:.1f} to {100*r.after:.1f} %'
 
 

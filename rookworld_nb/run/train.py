@@ -261,7 +261,7 @@ def _step_line(row: dict) -> str:
     "The line of a step for the terminal."
     asked = {name[-1].upper(): n for name, n in row.items() if name.startswith('prompts_')}
     kl = '–' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:.4f}"
-    loss = 'skipped' if row['loss'] is None else f"{round(row['loss'], 4) + 0:.4f}"
+    loss = 'skipped' if row['loss'] is None else f"{row['loss']:z.4f}"
     norm = '–' if row['grad_norm'] is None else f"{row['grad_norm']:.2f}"
     return (f"Step {row['step']:4} | Loss: {loss} | "
             f"Reward: {row['reward_mean']:.3f} (best: {row['best_reward']:.3f}) | KL: {kl} | "
@@ -339,12 +339,12 @@ def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: 
     if probes:
         labelled, probed = (compare(_unsliced(was), now, resamples=2) for was, now in ((before, judged), probes))
         table = pd.concat([labelled, _reported(probed)]).set_index(['task', 'metric', 'slice'])
-        said = {heading: ', '.join(f'{name} {r.after:.2f} ({r.difference:+.2f})'
+        said = {heading: ', '.join(f'{name} {r.after:.2f} ({r.difference:+z.2f})'
                                    for name, key in wanted.items() if key in table.index for r in [table.loc[key]])
                 for heading, wanted in _watched().items()}
         return ' | '.join([f'Check {step:3}', *(f'{heading}: {text}' for heading, text in said.items() if text), f'Time: {seconds:.2f}s'])
     found = compare(_unsliced(before), judged).query('task != "all"')
-    said = {metric: ', '.join(f'{r.task} {r.after:.3f} ({r.difference:+.3f} [{r.low:+.3f}, {r.high:+.3f}])' for r in rows.itertuples())
+    said = {metric: ', '.join(f'{r.task} {r.after:.3f} ({r.difference:+z.3f} [{r.low:+z.3f}, {r.high:+z.3f}])' for r in rows.itertuples())
             for metric in ('reward', 'coherence') if len(rows := found[found.metric == metric])}
     words = '; '.join(f'{metric}: {text}' for metric, text in said.items())
     return f'Check {step:3} | Greedy {words} on {len(judged)} held-out prompts | Time: {seconds:.2f}s'

@@ -79,7 +79,7 @@ def shortfall(
         for name, value in row.items():
             if isinstance(value, float) and not math.isfinite(value): return f'{name} is {value} at step {row.get("step")}'
     gain, low, high = gain_of(directory, 'sampled all reward')
-    return f'the sampled reward fell: {gain:+.3f} [{low:+.3f}, {high:+.3f}]' if not high >= 0 else ''
+    return f'the sampled reward fell: {gain:+z.3f} [{low:+z.3f}, {high:+z.3f}]' if not high >= 0 else ''
 
 # %% ../../nbs/sweep/01_space.ipynb #2c5502b3
 @dataclass(frozen=True)

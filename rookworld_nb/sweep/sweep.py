@@ -71,7 +71,7 @@ def _trial_row(r, values, points, share):
     colour = shade if gained or r.outcome == 'pruned' else _BAD
     dash = ' stroke-dasharray="4 4"' if r.outcome == 'pruned' else ''
     said = [f'trial {r.trial}: {r.outcome}', *(f'{n} {_short(v)}' for n, v in values)]
-    if gained: said.append(f'gain {r.gain:+.4f}')
+    if gained: said.append(f'gain {r.gain:+z.4f}')
     line = ' '.join(f'{a:.1f},{b:.1f}' for a, b in points)
     return (f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="{1.2 + 1.6*share:.1f}"{dash}>'
             f'<title>{escaped(", ".join(said))}</title></polyline>')
@@ -132,7 +132,7 @@ def _gain_forest(
 # %% ../../nbs/sweep/03_sweep.ipynb #52f3b7e3
 def _gain_cell(r):
     if math.isnan(r.gain): return '–'
-    return f'{r.gain:+.4f}' + ('' if math.isnan(r.low) else f' <small>[{r.low:+.4f}, {r.high:+.4f}]</small>')
+    return f'{r.gain:+z.4f}' + ('' if math.isnan(r.low) else f' <small>[{r.low:+z.4f}, {r.high:+z.4f}]</small>')
 
 
 def _mark(r):
@@ -169,7 +169,7 @@ def _best_html(table, names, out, most=5):
     parts = []
     for r in configurations(table, names).dropna(subset=['gain']).head(most).itertuples():
         some = f'{r.finished} of ' * (r.finished < r.runs)
-        spread = f'mean gain {r.gain:+.4f} over {some}{r.runs} runs, {r.lowest:+.4f} to {r.highest:+.4f}'
+        spread = f'mean gain {r.gain:+z.4f} over {some}{r.runs} runs, {r.lowest:+z.4f} to {r.highest:+z.4f}'
         if r.runs == 1: spread = f'one run, {_gain_cell(table.set_index("trial").loc[r.trial])}'
         try: command = command_line(TrainConfig.from_json((out/f'trial-{r.trial:04}/trial.json').read_text('utf-8')))
         except (OSError, ValueError): command = f'(trial-{r.trial:04}/trial.json cannot be read)'
@@ -386,7 +386,7 @@ def _trial_line(
 ) -> str:
     "The outcome of a trial, for the terminal; of a program also which trial it is."
     a, said = trial.user_attrs, ', '.join(_short(v) for v in trial.params.values()) if space.program else ''
-    outcome = a.get('outcome', 'killed') + (f', gain {trial.value:+.4f}' if trial.state == TrialState.COMPLETE and not space.program else '')
+    outcome = a.get('outcome', 'killed') + (f', gain {trial.value:+z.4f}' if trial.state == TrialState.COMPLETE and not space.program else '')
     words = [f'Trial {trial.number:4}', said, outcome, a.get('reason', ''), 'queued again' if a.get('again') else '']
     return ' | '.join(word for word in words if word)
 
