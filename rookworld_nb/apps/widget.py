@@ -89,7 +89,7 @@ def _meant(board, text):
     for queen in ('', 'q', '=Q'):
         for read in (board.parse_uci, board.parse_san):
             try: move = read(text + queen)
-            except chess.AmbiguousMoveError: raise ValueError(f'{text!r:.20} names several moves here')
+            except chess.AmbiguousMoveError: raise ValueError(f'{text!r:.20} names several moves here') from None
             except ValueError: continue
             if move: return move, bool(queen)     # a null move is none
     raise ValueError(f'{text!r:.20} is not legal here')
