@@ -38,7 +38,9 @@ def read_by(when):
 
 def situations(cls, rule):
     "Choices, as few as possible, in which a rule leaves its fields idle."
-    listed = [(c.name, v) for c in describe(cls) if c.name in read_by(rule.when) | {'data', 'games'} for v in values(c)]
+    read = read_by(rule.when) | {'data', 'games'}
+    if 'shares' in read: read.add('env_ratio')
+    listed = [(c.name, v) for c in describe(cls) if c.name in read for v in values(c)]
     for n in range(3):
         found = [dict(some) for some in itertools.combinations(listed, n) if len(dict(some)) == n
                  and (config := made(cls, dict(some))) and rule.when(config)]
