@@ -53,11 +53,11 @@ def _remaining(part):
     return found if part.p.isna().all() else holm(part.p) & found
 
 
-def _together(part):
-    "The number of findings after Holm's correction, in words; '' without p-values."
-    found = part.verdict.fillna('') != ''
-    if part.p.isna().all() or not found.any(): return ''
-    return f' ({_remaining(part).sum()} of the {found.sum()} remain when all are judged together)'
+def _counted(part):
+    "How many metrics got better and worse, in words; findings that Holm's correction leaves out are undecided."
+    found = part.verdict.where(_remaining(part), '').value_counts()
+    how = 'each judged alone' if part.p.isna().all() else 'all judged together'
+    return f'{found.get("better", 0)} metrics better, {found.get("worse", 0)} worse, {found.get("", 0)} undecided, {how}'
 
 
 def conclusion(
@@ -66,10 +66,8 @@ def conclusion(
     "The comparison in words."
     table = comparison_table(run)
     if not len(table): return 'There is no paired comparison yet: it is written when the run ends.'
-    found = {d: table[d].verdict.value_counts() for d in table.columns.levels[0]}
-    said = [f'{d.capitalize()}: {f.get("better", 0)} metrics better, '
-            f'{f.get("worse", 0)} worse, {f.get("", 0)} undecided{_together(table[d])}.' for d, f in found.items()]
-    better = {d: (table[d].verdict == 'better') for d in found}
+    said = [f'{d.capitalize()}: {_counted(table[d])}.' for d in table.columns.levels[0]]
+    better = {d: (table[d].verdict == 'better') for d in table.columns.levels[0]}
     if 'greedy' in better and 'sampled' in better and (better['sampled'] & _remaining(table['sampled'])).any() and not better['greedy'].any():
         said.append('A gain in samples alone is sharpening, not learning: '
                     'the same answers come more often, and no better one is found.')
@@ -83,12 +81,12 @@ def headlines(
     if lines := verdict_lines(run): return lines
     table, gained, lost = comparison_table(run), [], []
     for decoding in table.columns.levels[0] if len(table) else ():
-        part = table[decoding]
+        part, stays = table[decoding], _remaining(table[decoding])
         found = {shown: [f'{task} {r.before:.3f} → {r.after:.3f} [{r.low:+z.3f}, {r.high:+z.3f}] {r.verdict or "undecided"}'
                          for (task, metric), r in part.iterrows() if metric == shown and r.n > 0] for shown in ('reward', 'coherence')}
         lines.append(f'{decoding.capitalize():9} ' + '; '.join(f'{shown}: {", ".join(said)}' for shown, said in found.items() if said or shown == 'reward'))
         gained += [f'{task} {metric} {r.before:.4f} → {r.after:.4f}' for (task, metric), r in part.iterrows()
-                   if (decoding, r.verdict) == ('greedy', 'better') and metric != 'reward']
+                   if (decoding, r.verdict) == ('greedy', 'better') and metric != 'reward' and stays[task, metric]]
         lost += [f'{task} {metric} {decoding} {r.before:.4f} → {r.after:.4f}'
                  for (task, metric), r in part.iterrows() if r.verdict == 'worse']
     if gained: lines.append(f'Significantly better, greedy: {", ".join(gained)}')
