@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Notice, PretrainConfig, ReportConfig,
-                                 SweepConfig, TrainConfig, UciConfig, CompareConfig, describe, groups_of, kind_of, no_effect, parse_value)
+                                 SweepConfig, CompareConfig, TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect, parse_value)
 from ..task import token_limits
 from ..files import hung_up, while_read
 from ..names import ALIASES, aliases_of, fields_of, in_other_words, meaning, names_text

@@ -56,7 +56,7 @@ def measure_rows(
     task, metric, source = (*str(measure).split(' ', 2), '', '')[:3]
     if task not in TASKS: raise ValueError(f"{measure!r} must be 'TASK METRIC SOURCE', such as 'P coherence people', and {task!r} is no task: there are {', '.join(TASKS)}")
     known = [m.name for m in metrics_of(task) if m.better and not m.name.endswith('_engine')]
-    if metric not in known: raise ValueError(f'{measure!r}: {task} has no metric {metric!r}{in_other_words(metric, known)}; there are {", ".join(known)}')
+    if metric not in known: raise ValueError(f'{measure!r}: {task} has no metric {metric!r}{in_other_words(metric, known) or "; there are " + ", ".join(known)}')
     sources = [s for t, s in _sources() if t == task]
     if source not in sources: raise ValueError(f'{measure!r}: {task} has no source {source!r}{in_other_words(source, sources)}')
     rows = _sources()[task, source]
@@ -93,7 +93,7 @@ def _check_arm(plan, name):
     own, where = plan.arms[name], f'[arms.{name}]'
     if not re.fullmatch(r'\w+', name) or name == 'start': raise ValueError(f'{where} must have a name of letters, digits and _, and not start')
     if not isinstance(own, dict) or 'kind' not in own: raise ValueError(f'{where} must be a table with a kind: {", ".join(ARMS)}')
-    if own['kind'] not in ARMS: raise ValueError(f'{where} has an unknown kind {own["kind"]!r}{in_other_words(str(own["kind"]), ARMS)}; there are {", ".join(ARMS)}')
+    if own['kind'] not in ARMS: raise ValueError(f'{where} has an unknown kind {own["kind"]!r}{in_other_words(str(own["kind"]), ARMS) or "; there are " + ", ".join(ARMS)}')
     for where, table in (('[base]', plan.base), (where, own)):
         for field in table.keys() - {'kind'}:
             if field in _OF_PLAN: raise ValueError(f'{where} must leave {field} out: {_OF_PLAN[field]} says it')
