@@ -676,7 +676,7 @@ class SweepConfig(Config):
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(Config):
     "Ways of learning at equal cost, from one registered plan, with a verdict."
-    plan: str|None = None           # TOML file: budget, seeds, rates, primaries, guards, [base] and an [arms.NAME] each; see arms.compare
+    plan: str|None = None           # TOML file: budget, seeds, rates, primaries, guardrails, [base] and an [arms.NAME] each; see arms.compare
     stage: Literal['run', 'verdict'] = 'run' # make the runs that are missing, then the verdict; or only the verdict
     output_dir: Name = 'compared'   # directory of the comparison; what it was begun with is registered there
 

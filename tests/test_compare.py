@@ -11,7 +11,7 @@ import pytest
 import torch
 from rookworld_nb.arms import arms, compare
 from rookworld_nb.arms.arms import ARMS, Arm, Plan, run_config
-from rookworld_nb.arms.compare import Run, choose_rates, compare_arms, find_verdict, measure_rows, paired_bootstrap, read_plan, verdict_sentences
+from rookworld_nb.arms.compare import ArmRun, choose_rates, compare_arms, find_verdict, measure_rows, paired_bootstrap, read_plan, verdict_sentences
 from rookworld_nb.config import CompareConfig
 from rookworld_nb.files import file_sha256, write_at_once
 from rookworld_nb.report.report import holm
@@ -22,7 +22,7 @@ budget = 4.0
 seeds = [0, 1]
 rates = [1e-4]
 primaries = ["A exact people, history 1"]
-guards = ["P best_move shipped"]
+guardrails = ["P best_move shipped"]
 prompts = 4
 batch_size = 4
 [base]
@@ -96,7 +96,7 @@ def test_killed_and_resumed(folder):
 
 def test_a_killed_command(folder):
     "SIGKILL in the middle of a run: its process ends too, and the same command makes the rest."
-    quick = PLAN.replace('[arms.rejection]\nkind = "rejection"\n', '').replace('seeds = [0, 1]', 'seeds = [0]').replace('budget = 4.0', 'budget = 0.1').replace('guards = ["P best_move shipped"]', '')
+    quick = PLAN.replace('[arms.rejection]\nkind = "rejection"\n', '').replace('seeds = [0, 1]', 'seeds = [0]').replace('budget = 4.0', 'budget = 0.1').replace('"positions"', '"unlabelled:games"').replace('env_ratio = 0.5', 'env_ratio = 1.0').replace('guardrails = ["P best_move shipped"]', '')
     (folder/'plan.toml').write_text(quick)
     command = Started('compare', 'plan.toml', '--output_dir', 'out', cwd=folder)
     wait_until(lambda: (folder/'out'/'runs'/'test-start-0-0.json').exists(), command)
@@ -166,13 +166,13 @@ def a_run(out, run, **measured):
     run.file(out).write_text(json.dumps(run._asdict() | dict(steps=1, spent=1.0, labels=0.0, measured=measured)))
 
 
-def test_rates_are_chosen_by_the_primaries_that_keep_the_guards(tmp_path):
+def test_rates_are_chosen_by_the_primaries_that_keep_the_guardrails(tmp_path):
     p, g = 'P coherence people', 'P eval_error shipped'      # of the guard, less is better
-    plan = Plan(arms=dict(a={}, b={}), budget=1.0, seeds=[0], rates=[1e-5, 1e-4, 1e-3], primaries=[p], guards=[g], margin=0.01, tuning_seeds=[7, 8])
-    a_run(tmp_path, Run('tuning', 'start', 0.0, 0), **{p: [0.5], g: [0.20]})
+    plan = Plan(arms=dict(a={}, b={}), budget=1.0, seeds=[0], rates=[1e-5, 1e-4, 1e-3], primaries=[p], guardrails=[g], margin=0.01, tuning_seeds=[7, 8])
+    a_run(tmp_path, ArmRun('tuning', 'start', 0.0, 0), **{p: [0.5], g: [0.20]})
     for arm, found in dict(a=[(0.5, 0.20), (0.6, 0.205), (0.9, 0.30)], b=[(0.6, 0.30), (0.7, 0.40), (0.7, 0.50)]).items():
         for rate, (gain, error) in zip(plan.rates, found):
-            for seed, more in ((7, 0.1), (8, -0.1)): a_run(tmp_path, Run('tuning', arm, rate, seed), **{p: [gain + more, None], g: [error + more]})
+            for seed, more in ((7, 0.1), (8, -0.1)): a_run(tmp_path, ArmRun('tuning', arm, rate, seed), **{p: [gain + more, None], g: [error + more]})
     assert choose_rates(plan, tmp_path) == dict(a=1e-4, b=1e-4)     # the best that keeps the guard; none keeps it, so the best, and of equals the lower
     for tuning, n in ((True, 50), (False, 100)): assert len(measure_rows(p, tuning, 100)) == n
     assert not {e.fen for e in measure_rows(p, True, 999)} & {e.fen for e in measure_rows(p, False, 999)}
@@ -198,7 +198,7 @@ def slow_holm(p, level=0.05):
 
 def test_the_verdict_by_another_computation(tmp_path):
     rng, p = np.random.default_rng(3), ['P coherence people', 'P coherence armies', 'P eval_error shipped']
-    plan = Plan(arms=dict(a={}, b={}, c={}), budget=1.0, seeds=[0, 1, 2], rates=[1e-4], primaries=p, guards=['A exact shipped'])
+    plan = Plan(arms=dict(a={}, b={}, c={}), budget=1.0, seeds=[0, 1, 2], rates=[1e-4], primaries=p, guardrails=['A exact shipped'])
     lead = dict(a=[0.3, 0.1, -0.2, 0.0], b=[0.0, 0.0, 0.0, 0.0], c=[0.28, -0.1, 0.0, 0.0])
     values = {}
     for arm, means in lead.items():
@@ -206,10 +206,10 @@ def test_the_verdict_by_another_computation(tmp_path):
             of = {m: (rng.normal(x, 0.5, 30) + 0.1*seed).round(5) for m, x in zip([*p, 'A exact shipped'], means)}
             of[p[0]][seed] = np.nan
             values[arm, seed] = of
-            a_run(tmp_path, Run('test', arm, 1e-4, seed), **{m: [None if np.isnan(v) else v for v in x.tolist()] for m, x in of.items()})
-    a_run(tmp_path, Run('test', 'start', 0.0, 0), **{m: [0.0]*30 for m in [*p, 'A exact shipped']})
+            a_run(tmp_path, ArmRun('test', arm, 1e-4, seed), **{m: [None if np.isnan(v) else v for v in x.tolist()] for m, x in of.items()})
+    a_run(tmp_path, ArmRun('test', 'start', 0.0, 0), **{m: [0.0]*30 for m in [*p, 'A exact shipped']})
     table = find_verdict(plan, tmp_path)
-    assert list(table.role) == ['primary']*6 + ['guard']*2
+    assert list(table.role) == ['primary']*6 + ['guardrail']*2
     for r in table.itertuples():
         sign = -1 if 'error' in r.measure else 1
         d = sign*np.array([values['a', s][r.measure] - values[r.control, s][r.measure] for s in plan.seeds])
@@ -221,7 +221,7 @@ def test_the_verdict_by_another_computation(tmp_path):
     said = verdict_sentences(table, pd.read_csv(tmp_path/'compare.csv'))
     won = int((tests.remains & (tests.difference > 0)).sum())
     assert said[0] == f'Not reached: a is ahead in {won} of 6 primary comparisons and behind in {int((tests.remains & (tests.difference < 0)).sum())}, after Holm.'
-    assert sum(line.startswith('Guard: ') for line in said) == 2 and said[-1] == 'c spent 1.0 s on average in 1 steps.'
+    assert sum(line.startswith('Guardrail: ') for line in said) == 2 and said[-1] == 'c spent 1.0 s on average in 1 steps.'
 
 
 def test_holm_by_enumeration():
@@ -243,7 +243,7 @@ def test_what_nobody_answered():
     ('kind = "rejection"', '', '[arms.rejection] must be a table with a kind: grpo, supervised, rejection'),
     ('"A exact people, history 1"', '"A exact people"', "'A exact people': A has no source 'people'"),
     ('"A exact people, history 1"', '"A right people, history 1"', "A has no metric 'right'"),
-    ('"A exact people, history 1"', '"P best_move shipped"', "'P best_move shipped' must stand once in primaries, guards and reported"),
+    ('"A exact people, history 1"', '"P best_move shipped"', "'P best_move shipped' must stand once in primaries, guardrails and reported"),
     ('seeds = [0, 1]', 'seeds = [0, 100]', 'seed 100 must stand in seeds or in tuning_seeds, not in both'),
     ('seeds = [0, 1]', 'seeds = [1, 1]', 'seeds has 1 twice'),
     ('seeds = [0, 1]', 'seeds = 3', 'seeds must be a list, not 3'),

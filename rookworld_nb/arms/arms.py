@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 import torch
+from fastcore.basics import patch
 from ..chess.dataset import Example
 from ..chess.engine import EnginePool
 from ..chess.tasks import PolicyAnswer, PolicyTask
@@ -30,11 +31,11 @@ class Plan:
     budget: Positive                  # what an arm may spend: CPU-seconds of its process; on a GPU, seconds
     seeds: list[Seed]                 # of the test; arms are paired by seed
     rates: list[Positive]             # learning rates; of several, each arm takes the one that is best for it with `tuning_seeds`
-    primaries: list[str]              # what the claim is about, each 'TASK METRIC SOURCE', such as 'P coherence people'
-    guards: list[str] = field(default_factory=list)   # what must not be lost; reported with intervals
+    primaries: list[str]              # what the claim is about, each 'TASK METRIC SOURCE', such as 'A exact shipped'
+    guardrails: list[str] = field(default_factory=list)   # what must not be lost; reported with intervals
     reported: list[str] = field(default_factory=list) # what is measured besides
     tuning_seeds: list[Seed] = field(default_factory=lambda: [100]) # of the choice of rates; none of the test
-    margin: Share = 0.01              # a rate that loses more than this of a guard is taken only if all do
+    margin: Share = 0.01              # a rate that loses more than this of a guardrail is taken only if all do
     prompts: Count = 300              # prompts of a measure in the test, at most; half as many others choose the rates
     batch_size: Size = 64             # rows of a supervised step
     nodes: Count = 1000               # of Stockfish, for a label
@@ -95,25 +96,29 @@ class Arm:
             self.spent += self.clock() - began + self.label_seconds - labels
         return self
 
-    def take(self,
-        n: int, # how many
-    ) -> list[Example]: # tasks in their shares
-        "The next prompts."
-        return [e for task, k in task_counts(self.steps + 1, n, self.config.shares).items() for e in self.source.take(task, k)]
+# %% ../../nbs/arms/00_arms.ipynb #9be17e3c
+@patch
+def take(self: Arm,
+    n: int, # how many
+) -> list[Example]: # tasks in their shares
+    "The next prompts."
+    return [e for task, k in task_counts(self.steps + 1, n, self.config.shares).items() for e in self.source.take(task, k)]
 
-    def imitate(self,
-        rows: list[TokenRow], # those longer than the model's context are left out
-    ) -> None:
-        "One optimizer step on answers."
-        rows = TokenRows(r for r in rows if len(r.prompt) + len(r.completion) <= self.model.config.n_positions)
-        if not len(rows): return
-        for group in self.optimizer.param_groups: group['lr'] = self.rate
-        self.optimizer.zero_grad()
-        completion_loss(self.model, rows.batch(torch.arange(len(rows))).to(self.model.wte.weight.device)).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
-        self.optimizer.step()
 
-# %% ../../nbs/arms/00_arms.ipynb #1362d1ff
+@patch
+def imitate(self: Arm,
+    rows: list[TokenRow], # those longer than the model's context are left out
+) -> None:
+    "One optimizer step on answers."
+    rows = TokenRows(r for r in rows if len(r.prompt) + len(r.completion) <= self.model.config.n_positions)
+    if not len(rows): return
+    for group in self.optimizer.param_groups: group['lr'] = self.rate
+    self.optimizer.zero_grad()
+    completion_loss(self.model, rows.batch(torch.arange(len(rows))).to(self.model.wte.weight.device)).backward()
+    torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
+    self.optimizer.step()
+
+# %% ../../nbs/arms/00_arms.ipynb #1f36cc62
 class _Grpo(Arm):
     "The step of a run."
     def prepare(self): self.learner = Learner(self.model, self.tokenizer, self.config)
