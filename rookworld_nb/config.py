@@ -9,8 +9,8 @@ __all__ = ['Share', 'Positive', 'PositiveShare', 'NotNegative', 'BelowOne', 'Who
            'TrainFront', 'TrainRows', 'TrainSampling', 'TrainRewards', 'TrainEngine', 'TrainAdvantages', 'TrainLoss',
            'TrainKL', 'TrainUpdates', 'TrainWatching', 'TrainHealth', 'TrainMachine', 'TrainConfig', 'PretrainFront',
            'PretrainRows', 'PretrainTargets', 'PretrainUpdates', 'PretrainWatching', 'PretrainConfig', 'DataConfig',
-           'EvalConfig', 'ReportConfig', 'SweepConfig', 'ExportConfig', 'UciConfig', 'Choice', 'describe',
-           'parse_value', 'command_line']
+           'EvalConfig', 'ReportConfig', 'SweepConfig', 'CompareConfig', 'ExportConfig', 'UciConfig', 'Choice',
+           'describe', 'parse_value', 'command_line']
 
 # %% ../nbs/00_config.ipynb #714228a5
 import functools
@@ -671,6 +671,14 @@ class SweepConfig(Config):
 
     idle = (Idle('seed', 'with sampler grid, which draws nothing', lambda c: c.sampler == 'grid'),
             Idle('prune', 'with trials {c.trials}: the first 5 run to their end anyway', lambda c: c.trials and c.trials <= 5))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(Config):
+    "Ways of learning at equal cost, from one registered plan, with a verdict."
+    plan: str|None = None           # TOML file: budget, seeds, rates, primaries, guardrails, [base] and an [arms.NAME] each; see arms.compare
+    stage: Literal['run', 'verdict'] = 'run' # make the runs that are missing, then the verdict; or only the verdict
+    output_dir: Name = 'compared'   # directory of the comparison; what it was begun with is registered there
 
 # %% ../nbs/00_config.ipynb #59dc6d89
 @dataclass(frozen=True, kw_only=True)

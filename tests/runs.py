@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pandas as pd
 import torch
 from rookworld_nb.apps import cli
-from rookworld_nb.config import DataConfig, EvalConfig, PretrainConfig, SweepConfig, TrainConfig, describe
+from rookworld_nb.config import DataConfig, EvalConfig, PretrainConfig, SweepConfig, CompareConfig, TrainConfig, describe
 from rookworld_nb.run import train
 
 POSITIONS = importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
@@ -24,12 +24,12 @@ SECONDS = 300   # that anything may take on a busy machine; nothing waits for so
 
 # once for all children: an optimizer has torch import its compiler, and the comments of an option are read from the source
 torch.optim.AdamW([torch.zeros(1)])
-for config in (DataConfig, EvalConfig, PretrainConfig, SweepConfig, TrainConfig): describe(config)
+for config in (DataConfig, EvalConfig, PretrainConfig, SweepConfig, CompareConfig, TrainConfig): describe(config)
 
 
 # ---- commands, as a shell sees them
 
-MODULES = 'run.checkpoint chess.engine measure.exam apps.export apps.match run.pretrain report.report sweep.sweep chess.synthetic run.train apps.uci'.split()   # what the commands import once they know what to do
+MODULES = 'run.checkpoint chess.engine measure.exam apps.export apps.match run.pretrain report.report sweep.sweep arms.compare chess.synthetic run.train apps.uci'.split()   # what the commands import once they know what to do
 
 
 def clean(**more):

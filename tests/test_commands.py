@@ -9,7 +9,7 @@ from runs import call, call_alone
 TINY = '--max_steps 1 --prompts_per_step 2 --group_size 2 --eval_prompts 4 --max_new_tokens 16'.split()
 
 
-@pytest.mark.parametrize('command', ['train', 'pretrain', 'data', 'eval', 'report', 'export', 'sweep', 'uci'])
+@pytest.mark.parametrize('command', ['train', 'pretrain', 'data', 'eval', 'report', 'export', 'sweep', 'compare', 'uci'])
 def test_help(command, tmp_path):
     code, out, err = call_alone(command, '--help', cwd=tmp_path)
     assert (code, err) == (0, '')

@@ -337,7 +337,7 @@ def test_bad_usage_is_said_once(tmp_path):
     assert said == ['rookworld_pretrain: batch_size 1 is less than a row for each of 2 processes\n', '']
 
 
-@pytest.mark.parametrize('command', [cli.eval_command, cli.data_command, cli.sweep_command, cli.report_command, cli.export_command, cli.uci_command])
+@pytest.mark.parametrize('command', [cli.eval_command, cli.data_command, cli.sweep_command, cli.compare_command, cli.report_command, cli.export_command, cli.uci_command])
 def test_a_command_that_is_one_process(tmp_path, command):
     "torchrun $(which rookworld_eval) would write one output twice."
     def alone(args): return command(args)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['make_parser', 'read_config', 'train_command', 'pretrain_command', 'data_command', 'eval_command', 'report_command',
-           'export_command', 'uci_command', 'sweep_command', 'main']
+           'export_command', 'uci_command', 'sweep_command', 'compare_command', 'main']
 
 # %% ../../nbs/apps/05_cli.ipynb #f3c20af2
 import os
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Notice, PretrainConfig, ReportConfig,
-                                 SweepConfig, TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect, parse_value)
+                                 SweepConfig, CompareConfig, TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect, parse_value)
 from ..task import token_limits
 from ..files import hung_up, while_read
 from ..names import ALIASES, aliases_of, fields_of, in_other_words, meaning, names_text
@@ -499,6 +499,22 @@ def sweep_command(
         from rookworld_nb.sweep.sweep import sweep
         print(f'Report: {sweep(config, [sys.executable, "-c", _TRIAL])}')
     return _run_command(work, 'rookworld_sweep')
+
+
+_ARM = ('import sys; from rookworld_nb.sweep.sweep import end_with_parent; end_with_parent(); '
+        'from rookworld_nb.arms.compare import run_alone; run_alone(sys.argv[1:])')
+
+def compare_command(
+    args: list[str]|None = None, # arguments; None takes those of the process
+) -> int:                        # exit code
+    "Compare ways of learning at equal cost, by a registered plan."
+    def work(_):
+        config, _ = read_config(CompareConfig, sys.argv[1:] if args is None else args,
+                                'rookworld_compare', positional='plan stage')
+        from rookworld_nb.arms.compare import compare_arms
+        found = compare_arms(config, [sys.executable, '-c', _ARM])
+        with while_read(): print('\n'.join([*found, f'Tables: {config.output_dir}/compare.csv, {config.output_dir}/verdict.csv']))
+    return _run_command(work, 'rookworld_compare')
 
 # %% ../../nbs/apps/05_cli.ipynb #0e4047c6
 def main(

@@ -490,10 +490,11 @@ def train_step(
     learner: Learner,            # learns
     source: PromptSource,        # advances
     step: int,                   # from 1
+    rate: float|None = None,     # learning rate; None: see `learning_rate_at`
 ) -> tuple[dict, list[dict]]:    # row of metrics.jsonl; rows of completions.jsonl
     "One step: rollouts, rewards, advantages, loss, optimizer step."
     config, started = learner.config, time.perf_counter()
-    lr = learning_rate_at(step, config) * config.recovery_lr_factor**learner.recoveries
+    lr = (learning_rate_at(step, config) if rate is None else rate) * config.recovery_lr_factor**learner.recoveries
     for group in learner.optimizer.param_groups: group['lr'] = lr
     batch, facts = gather(learner.model, learner.tokenizer, source, _sampling(learner), step, learner.scorer)
     gathered = time.perf_counter()
