@@ -16,9 +16,10 @@ from rookworld_nb.run import train as training
 from rookworld_nb.config import EvalConfig, TrainConfig
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.grpo.experience import PromptSource, StepFacts, collect, gather
-from rookworld_nb.lm.generate import _draws, completion_logits
+from rookworld_nb.lm.generate import completion_logits
 from rookworld_nb.lm.loader import save_model
 from rookworld_nb.lm.model import GPT, PRESETS
+from rookworld_nb.lm.plain import uniform_draws
 from rookworld_nb.chess.quick_rules import legal_moves
 from rookworld_nb.reward.reward_scorer import WEIGHTS, parse_weights, score
 from rookworld_nb.reward.scoring import Scorer, make_scorer
@@ -383,12 +384,12 @@ def test_every_kind_of_prompt_has_a_stream_for_each_seed_and_block():
 @pytest.mark.parametrize('world', range(2, 9))
 def test_ranks_have_no_seed_of_their_own(world):
     "Each takes its rows of the draw of the whole batch, and every row has numbers of its own, from the first."
-    whole = _draws(16*4, 40, 12, seed=7)
+    whole = uniform_draws(16*4, 40, 12, seed=7)
     assert len({*whole[:, 0].tolist()}) == 64
     taken = []
     for rank in range(world):
         with patch.object(ranks, 'rank', lambda: rank), patch.object(ranks, 'world', lambda: world): places = torch.tensor(ranks.my_share(range(16)))
         at = (places[:, None]*4 + torch.arange(4)).flatten()
         taken += at.tolist()
-        assert torch.equal(_draws(int(at.max()) + 1, 40, 12, seed=7)[at], whole[at])
+        assert torch.equal(uniform_draws(int(at.max()) + 1, 40, 12, seed=7)[at], whole[at])
     assert sorted(taken) == [*range(64)]

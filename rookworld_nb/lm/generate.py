@@ -16,6 +16,7 @@ from torch import Tensor
 from .model import GPT, PrefixCache
 from .tree import TreeCache, next_nodes
 from .packed import PackedRow
+from .plain import uniform_draws
 from .tokenizer import pad_batch
 from .device import FixedDecoder, fixed_decoder, to_device
 
@@ -173,13 +174,6 @@ def _settings(prompts, temperature, top_k, top_p, device):
     settings = temperature, top_k.where(temperature > 0, 0), top_p.where(temperature > 0, 1)
     return [x.to(device) for x in settings]
 
-
-def _draws(rows, columns, block, seed):
-    "(rows, columns) uniform numbers in [0, 1). Every `block` columns have a generator of their own, so a row's numbers do not depend on how many rows follow or how many columns are asked for."
-    # PyTorch's CPU generator takes the lower 32 bits of a seed, and this odd number moves all of them
-    made = [torch.rand(rows, block, generator=torch.Generator().manual_seed(seed + k*0x9E3779B9))
-            for k in range(-(-columns // block))]
-    return torch.cat(made, 1)[:, :columns]
 
 # %% ../../nbs/lm/04_generate.ipynb #cf0f5778
 def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, temperature, top_k, top_p):
@@ -343,7 +337,7 @@ def generate(
     most = most.minimum(n_positions - prompt_mask.sum(1))
     places = torch.arange(len(prompts)) if places is None else torch.tensor(places)
     at = (places[:, None]*group_size + torch.arange(group_size)).flatten()   # rows of the batch
-    noise = to_device(_draws(int(at.max()) + 1, int(most.max()), max_new_tokens, seed)[at], device)
+    noise = to_device(uniform_draws(int(at.max()) + 1, int(most.max()), max_new_tokens, seed)[at], device)
     sampler = _sample_fixed if model.fixed_shapes else _sample_tree
     @torch.no_grad()
     def draw(p):   # of some prompts: their rows, the column where each begins, and what was drawn
