@@ -94,10 +94,10 @@ def _check_arm(plan, name):
     if not re.fullmatch(r'\w+', name) or name == 'start': raise ValueError(f'{where} must have a name of letters, digits and _, and not start')
     if not isinstance(own, dict) or 'kind' not in own: raise ValueError(f'{where} must be a table with a kind: {", ".join(ARMS)}')
     if own['kind'] not in ARMS: raise ValueError(f'{where} has an unknown kind {own["kind"]!r}{in_other_words(str(own["kind"]), ARMS) or "; there are " + ", ".join(ARMS)}')
-    for where, table in (('[base]', plan.base), (where, own)):
+    for place, table in (('[base]', plan.base), (where, own)):
         for field in table.keys() - {'kind'}:
-            if field in _OF_PLAN: raise ValueError(f'{where} must leave {field} out: {_OF_PLAN[field]} says it')
-            if field in _NOT_USED: raise ValueError(f'{where} must leave {field} out: it has no effect in a comparison')
+            if field in _OF_PLAN: raise ValueError(f'{place} must leave {field} out: {_OF_PLAN[field]} says it')
+            if field in _NOT_USED: raise ValueError(f'{place} must leave {field} out: it has no effect in a comparison')
     if idle := own.keys() & _IDLE.get(own['kind'], set()): raise ValueError(f'{where} must leave {min(idle)} out: it has no effect on an arm of kind {own["kind"]}')
     try:
         with warnings.catch_warnings(action='error', category=NoEffect): config = run_config(plan, name, plan.rates[0], plan.seeds[0])
