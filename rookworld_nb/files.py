@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['file_sha256', 'check_fetched', 'fsync', 'usual_mode', 'write_at_once', 'hold', 'only_holder', 'hung_up',
-           'tell_at_once', 'Interrupt', 'while_read', 'read_rows', 'read_json', 'first_line', 'hub_failure',
-           'quiet_hub']
+           'tell_at_once', 'Interrupt', 'while_read', 'moving', 'busy', 'read_rows', 'read_json', 'first_line',
+           'hub_failure', 'quiet_hub']
 
 # %% ../nbs/01_files.ipynb #5c741431
 import errno
@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from tqdm.auto import tqdm
 from huggingface_hub import constants
 from huggingface_hub.errors import (EntryNotFoundError, GatedRepoError, HfHubHTTPError, HFValidationError,
                                     LocalEntryNotFoundError)
@@ -202,6 +203,32 @@ def while_read():
     except OSError as e:
         if e.errno not in (errno.EPIPE, errno.EIO): raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+# %% ../nbs/01_files.ipynb #89d05887
+@contextmanager
+def moving(
+    bar: tqdm,           # whose clock should go on
+    every: float = 2.0,  # seconds
+) -> Iterator[None]:     # nothing
+    "Draw a bar again and again while one of its steps takes long."
+    ended = threading.Event()
+    def draw():
+        while not ended.wait(every) and not bar.disable: bar.refresh()     # a closed bar is disabled
+    drawing = None if bar.disable else threading.Thread(target=draw, daemon=True)
+    if drawing: drawing.start()
+    try: yield
+    finally:
+        ended.set()
+        if drawing: drawing.join()
+
+
+@contextmanager
+def busy(
+    what: str,           # is being done
+    every: float = 2.0,  # seconds between two looks at the clock
+) -> Iterator[None]:     # nothing
+    "Say on a terminal what is being done, and for how long."
+    with tqdm(desc=what, bar_format='{desc} {elapsed}', leave=False, disable=None) as bar, moving(bar, every): yield
 
 # %% ../nbs/01_files.ipynb #28bc0f69
 def _parse(line, kind=dict):

@@ -1,9 +1,14 @@
 "rookworld_train stopped by signals, and refused: exit codes, what is kept, and what it says."
+import fcntl
 import json
 import os
 import pty
 import select
 import signal
+import struct
+import subprocess
+import sys
+import termios
 from unittest.mock import patch
 import pytest
 from rookworld_nb.apps import cli
@@ -101,3 +106,21 @@ def test_interrupted_in_a_check(data, tmp_path):
         return judge(*how, **more)
     with patch.object(train, 'judge_rows', interrupted), pytest.raises(KeyboardInterrupt, match='saved at step 3'): train.train(config)
     assert (tmp_path/'run/checkpoints/step-3/state.json').exists() and steps(tmp_path/'run') == [1, 2, 3]
+
+
+def test_a_terminal_hears_at_once_what_is_being_done(tmp_path):
+    "Loading, every step and the report have a clock that goes on; without a terminal there are lines only."
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack('HHHH', 40, 150, 0, 0))
+    line = [sys.executable, '-m', 'rookworld_nb.apps.cli', 'train', *'--max_steps 1 --prompts_per_step 2 --group_size 2 --eval_prompts 2 --threads 1 --output_dir'.split(), tmp_path/'run']
+    with subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=terminal, text=True) as run:
+        os.close(terminal)
+        heard = b''
+        while True:
+            try: heard += os.read(reader, 65536)
+            except OSError: break      # nobody writes any more
+        said = run.stdout.read()
+    os.close(reader)
+    assert run.returncode == 0, said
+    places = [heard.index(words) for words in (b'Loading PyTorch', b'Loading the model', b'GRPO', b'Writing the report')]
+    assert places == sorted(places) and 'Loading' not in said and 'Step    1' in said

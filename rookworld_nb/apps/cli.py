@@ -29,7 +29,7 @@ from pathlib import Path
 from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Notice, PretrainConfig, ReportConfig,
                                  SweepConfig, CompareConfig, TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect, parse_value)
 from ..task import token_limits
-from ..files import hung_up, while_read
+from ..files import busy, hung_up, while_read
 from ..names import ALIASES, aliases_of, fields_of, in_other_words, meaning, names_text
 from ..run.health import HealthError
 
@@ -338,7 +338,8 @@ def _comparison_lines(
 def _finish_run(run):
     from rookworld_nb.run.checkpoint import list_checkpoints
     from rookworld_nb.report.report import comparison_table, conclusion, headlines, load_run, verdict_lines, write_report
-    try: report, found = write_report(run), load_run(run)
+    try:
+        with busy('Writing the report'): report, found = write_report(run), load_run(run)
     except Exception as e:
         e.add_note(f'the run itself is complete in {run}')
         raise
@@ -363,7 +364,7 @@ def train_command(
     "Improve a model with GRPO: the main job."
     def work(together):
         config, how = together(lambda: read_config(TrainConfig, sys.argv[1:] if args is None else args, 'rookworld_train', resume=True))
-        from rookworld_nb.run.train import train
+        with contextlib.nullcontext() if _rank() else busy('Loading PyTorch'): from rookworld_nb.run.train import train
         with _explained(): run = train(config, **how)
         if _rank() == 0: _finish_run(run)
     return _run_command(work, 'rookworld_train')

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 from tqdm.auto import tqdm
+from ..files import moving
 from ..task import TASKS, complete
 from ..chess.board import transition
 from ..chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_prompt
@@ -83,16 +84,18 @@ def judge_rows(
     settings = settings or dict.fromkeys(TASKS, dict(temperature=temperature))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].kind, len(prompts[i])))
     texts, drafting = [None] * len(rows), True    # a model that is mostly wrong is decoded plainly
-    for start in tqdm(range(0, len(rows), batch_size), desc='evaluate', leave=None, disable=None):
-        batch = order[start:start+batch_size]
-        how = {name: [settings[rows[i].kind][name] for i in batch] for name in next(iter(settings.values()))}
-        greedy = [i for i in batch if rows[i].of_task.drafts and not settings[rows[i].kind]['temperature']]
-        known = {i: rows[i].completion(tokenizer.style) for i in greedy} if drafting else {}
-        if limits: how['limits'] = [limits[rows[i].kind] for i in batch]
-        said = generate(model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start,
-                        vocabulary=vocabulary, drafts=known and Drafts.of(tokenizer, [*map(known.get, batch)], model.wte.weight.device), **how).completions
-        for k, i in enumerate(batch): texts[i] = said[k*group_size:(k+1)*group_size]
-        if known: drafting = 2*sum(texts[i][0] == true for i, true in known.items()) >= len(known)
+    bar = tqdm(range(0, len(rows), batch_size), desc='evaluate', leave=None, disable=None)
+    with moving(bar):
+        for start in bar:
+            batch = order[start:start+batch_size]
+            how = {name: [settings[rows[i].kind][name] for i in batch] for name in next(iter(settings.values()))}
+            greedy = [i for i in batch if rows[i].of_task.drafts and not settings[rows[i].kind]['temperature']]
+            known = {i: rows[i].completion(tokenizer.style) for i in greedy} if drafting else {}
+            if limits: how['limits'] = [limits[rows[i].kind] for i in batch]
+            said = generate(model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start,
+                            vocabulary=vocabulary, drafts=known and Drafts.of(tokenizer, [*map(known.get, batch)], model.wte.weight.device), **how).completions
+            for k, i in enumerate(batch): texts[i] = said[k*group_size:(k+1)*group_size]
+            if known: drafting = 2*sum(texts[i][0] == true for i, true in known.items()) >= len(known)
     return judge_texts(rows, texts, engine)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #afdcca25

@@ -22,7 +22,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..task import TASKS, check_letters, token_limits
-from ..files import Interrupt, read_rows, while_read, write_at_once
+from ..files import Interrupt, busy, moving, read_rows, while_read, write_at_once
 from ..chess.dataset import Example, check_labels, load_rows
 from ..chess.tasks import EnvTask, PolicyTask
 from ..lm.device import set_numbers
@@ -569,8 +569,9 @@ def train(
 
 def _train(config, out, scorer, allow_config_change, watch):
     "The run, in a new directory or in a resumed one."
-    model, tokenizer = together(lambda: load_model(config.model, pick_device(config.device)))
-    source, held_out = together(lambda: load_prompts(config))
+    with contextlib.nullcontext() if rank() else busy('Loading the model and the prompts'):
+        model, tokenizer = together(lambda: load_model(config.model, pick_device(config.device)))
+        source, held_out = together(lambda: load_prompts(config))
     together(lambda: _try_reward(scorer, held_out, config.shares))
     origin, first = _same_origin(config, model), source.state_dict()
 
@@ -644,7 +645,7 @@ def _repeat(running, begin, held_out, log, done, origin):
         write_at_once(out/'comparison.json', _compare_runs(before, after, held_out))
 
     with (Interrupt(repeated=world() > 1) as interrupt, _kept(out), _shown(log),
-          tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=rank() > 0 or None) as bar):
+          tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=rank() > 0 or None) as bar, moving(bar)):
         before, step = by_one(lambda: _before(out, done, lambda: measure(0, _starting_model(config) if done else None))), done
         if not done: by_one(lambda: log.say(_legend(config)))
         if done < config.max_steps: fit_into_memory(running.learner, running.source, out, log.say)
