@@ -1,4 +1,4 @@
-"Every fast way of sampling and scoring against the plain one: the same tokens, and log-probabilities that differ by rounding."
+"Every fast way of sampling and scoring against the plain one: the same tokens, log-probabilities equal but for rounding."
 from unittest.mock import patch
 import pytest
 import torch
@@ -11,12 +11,14 @@ from rookworld_nb.lm.loader import load_model
 from rookworld_nb.lm.plain import gap_to_plain, plain_logprobs, plain_sample
 
 MODEL, TOKENIZER = load_model('nano')
-ROWS = [next(iter(load_rows('positions', share, 0, 'eval', 1))) for share in (0., 1.)]     # of P, of A
-PROMPTS = [ROWS[0].prompt(), ROWS[1].prompt(), ROWS[1].prompt()[:-3]]     # of both tasks, and of three lengths
+ROWS = [next(iter(load_rows('positions', env_ratio, 0, 'eval', 1))) for env_ratio in (0., 1.)]     # of P, of A
+PROMPTS = [ROWS[0].prompt(), ROWS[1].prompt(), ROWS[1].prompt()[:-3]]     # of both tasks, three lengths
 TRUTHS = [None, ROWS[1].completion(), 'ä']                                # a draft that is missing, one that is true, one that is nonsense
 G, NEAR = 2, 1e-4
 HOW = {'default': dict(max_new_tokens=24),
-       'all at once': dict(max_new_tokens=16, temperature=[0.7, 1.3, 0], top_k=[9, 0, 3], top_p=[1, 0.95, 0.5], limits=[24, 45, 7]),   # a limit in the second block of numbers
+       # limits below and above max_new_tokens: these go on in the next blocks of numbers
+       'all at once': dict(max_new_tokens=16, temperature=[0.7, 1.3, 0], top_k=[9, 0, 3], top_p=[1, 0.95, 0.5],
+                           limits=[24, 45, 7]),
        'task': dict(max_new_tokens=24, temperature=1.5, top_k=40, top_p=0.98, vocabulary=TOKENIZER.answer_ids)}
 
 
@@ -71,14 +73,14 @@ def test_drafts(case, texts, cores):
     assert asked.call_count and gap_to_plain(found, plain) < NEAR
 
 
-def test_drafts_without_groups(cores):
-    "Greedy answers with a draft that is wrong in the middle: the rest of it is tried again."
+@pytest.mark.parametrize('temperature', [0, 1.])
+def test_drafts_that_are_left(temperature, cores):
+    "Without groups: half of each answer as its draft, or all with another character; then each row goes on alone."
     cores(1)
-    how = dict(max_new_tokens=45, temperature=0)
-    plain = plain_sample(MODEL, TOKENIZER, PROMPTS[1:2], **how)
-    wrong = plain[0].text.replace('1', '2', 1)
-    assert wrong != plain[0].text
-    assert gap_to_plain(generate(MODEL, TOKENIZER, PROMPTS[1:2], **how, drafts=Drafts.of(TOKENIZER, [wrong])), plain) < NEAR
+    how = dict(max_new_tokens=45, temperature=temperature, seed=3)
+    plain = plain_sample(MODEL, TOKENIZER, PROMPTS[:2], **how)
+    for texts in ([a.text[:len(a.text)//2] for a in plain], [a.text.replace('1', '2', 1) for a in plain]):
+        assert gap_to_plain(generate(MODEL, TOKENIZER, PROMPTS[:2], **how, drafts=Drafts.of(TOKENIZER, texts)), plain) < NEAR
 
 
 def test_a_part_of_a_batch(case):
@@ -103,7 +105,8 @@ def test_packed(case):
 
     packed = sampling_logits(completion_logits(MODEL, r), r).log_softmax(-1).gather(-1, r.places[..., None])[..., 0]
     packed = [row[mask] for row, mask in zip(packed, r.completion_mask)]
-    settings = [{name: x[p] if isinstance(x := how.get(name), list) else x for name in ('temperature', 'top_k', 'top_p', 'vocabulary') if name in how} for p in range(len(PROMPTS))]
+    names = [name for name in ('temperature', 'top_k', 'top_p', 'vocabulary') if name in how]
+    settings = [{name: x[p] if isinstance(x := how[name], list) else x for name in names} for p in range(len(PROMPTS))]
     slow = [plain_logprobs(MODEL, TOKENIZER, PROMPTS[i//G], a.ids, **settings[i//G]) for i, a in enumerate(plain)]
     for mine, theirs, a in zip(packed, slow, plain):
         assert (mine - theirs).abs().max() < NEAR and (theirs - a.logprobs).abs().max() < NEAR

@@ -65,7 +65,7 @@ def plain_completion(
     model: GPT,                     # the policy
     tokenizer,                      # from `load_tokenizer`
     prompt: str,                    # one text
-    draws: Tensor,                  # (T,) float in [0, 1), a number for each token; there are no more tokens than numbers
+    draws: Tensor,                  # (T,) float in [0, 1), a number for each token, and no more tokens than these
     temperature: float = 1.0,       # these four as in `next_logprobs`; here 0 takes the most likely id
     top_k: int = 0,                 # 0: all
     top_p: float = 1.0,             # 1: all
@@ -97,7 +97,8 @@ def plain_sample(
     vocabulary: Tensor|None = None, # (K,) int64, the only ids that are drawn; None: all
 ) -> list[PlainCompletion]:         # P·G completions, prompt-major: number i answers prompt i // group_size
     "What `generate` returns for the same arguments, one completion after the other."
-    each = [x if isinstance(x, list) else [x]*len(prompts) for x in (limits or max_new_tokens, temperature, top_k, top_p)]
+    settings = limits or max_new_tokens, temperature, top_k, top_p
+    each = [x if isinstance(x, list) else [x]*len(prompts) for x in settings]
     draws = iter(uniform_draws(len(prompts)*group_size, max(each[0]), max_new_tokens, seed))
     return [plain_completion(model, tokenizer, prompt, next(draws)[:limit], *how, vocabulary)
             for prompt, limit, *how in zip(prompts, *each, strict=True) for _ in range(group_size)]
@@ -116,7 +117,8 @@ def plain_logprobs(
     "The log-probability of each token of a completion."
     start = tokenizer.encode(prompt)
     logits = model(torch.tensor([start + ids], device=model.wte.weight.device))[0, len(start) - 1:-1]
-    return torch.stack([next_logprobs(z, temperature, top_k, top_p, vocabulary)[i] for z, i in zip(logits, ids, strict=True)])
+    return torch.stack([next_logprobs(z, temperature, top_k, top_p, vocabulary)[i]
+                        for z, i in zip(logits, ids, strict=True)])
 
 # %% ../../nbs/lm/09_plain.ipynb #70984872
 def gap_to_plain(
@@ -125,7 +127,10 @@ def gap_to_plain(
 ) -> float:                       # nats
     "The largest difference of a log-probability. Raises ValueError where a completion has other tokens."
     ids = [row[mask].tolist() for row, mask in zip(rollouts.completion_ids, rollouts.completion_mask)]
-    for i, (text, row, cut, a) in enumerate(zip(rollouts.completions, ids, rollouts.truncated.tolist(), plain, strict=True)):
-        if (text, row, cut) != (a.text, a.ids, a.truncated): raise ValueError(f'completion {i} is {text!r} ({len(row)} tokens), and {a.text!r} ({len(a.ids)} tokens) in plain sampling')
+    found = zip(rollouts.completions, ids, rollouts.truncated.tolist(), strict=True)
+    for i, (here, a) in enumerate(zip(found, plain, strict=True)):
+        if here != (a.text, a.ids, a.truncated):
+            raise ValueError(f'completion {i} is {here[0]!r} ({len(here[1])} tokens), '
+                             f'and {a.text!r} ({len(a.ids)} tokens) in plain sampling')
     rows = zip(rollouts.logprobs, rollouts.completion_mask, plain)
     return max((row[mask].cpu() - a.logprobs.cpu()).abs().max().item() for row, mask, a in rows)
