@@ -171,7 +171,10 @@ _POLICY = (
     Metric('clip_share_high', 'step', 'share of tokens', 'tokens whose ratio rose above 1 + clip_high '
         'and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0, 0.2),
     Metric('ratio_max', 'step', '', 'largest ratio of new to old probability of a sampled token',
-        '1 with one inner step; below 10 otherwise', 0, 10),
+        '1 with one inner step; below 10 otherwise', 0, 10))
+
+# %% ../../nbs/measure/01_measures.ipynb #d152dc21
+_POLICY += (
     Metric('zero_signal_share', 'step', 'share of groups',
         'groups whose completions all scored the same, among the step\'s own prompts, before resampling',
         'below 0.5; higher wastes rollouts: prompts too easy, too hard, or too little entropy', 0, 0.5),
