@@ -28,7 +28,8 @@ _NAMES = {
     'run.train': 'train',
     'run.pretrain': 'pretrain',
     'apps.widget': 'play'}
-if find_spec('verifiers'): _NAMES['apps.bridges'] = 'RookWorldTaskset RookWorldHarness'   # it looks for them here
+# it looks for them here
+if find_spec('verifiers'): _NAMES['apps.bridges'] = 'RookWorldTaskset RookWorldHarness'
 _ROOM_OF = {name: room for room, names in _NAMES.items() for name in names.split()}
 __all__ = list(_ROOM_OF)
 
@@ -38,12 +39,19 @@ def __getattr__(name):
         found = getattr(import_module(f'rookworld_nb.{_ROOM_OF[name]}'), name)
         return _watched(found) if name == 'train' else found
     from rookworld_nb.names import CALLED
-    if name in CALLED: raise ImportError(f'{name} is a name of another trainer: here it is rookworld_nb.{CALLED[name]} (rookworld_train --help names has all of them)')
-    raise AttributeError(f"rookworld_nb has no {name!r} at the top: there are {', '.join(__all__)}; the rest is in the wings")
+    if name in CALLED:
+        raise ImportError(
+            f'{name} is a name of another trainer: here it is rookworld_nb.{CALLED[name]} '
+            f'(rookworld_train --help names has all of them)'
+        )
+    raise AttributeError(
+        f"rookworld_nb has no {name!r} at the top: there are {', '.join(__all__)}; the rest is in the wings"
+    )
 
 @cache
 def _watched(train):
-    "`train` that also takes watch=True: its room lies below the one that draws, and only the top knows both."
+    """`train` that also takes watch=True: its room lies below the one that draws, and only the top
+    knows both."""
     @wraps(train)
     def call(*args, watch=None, **kw):
         if watch is True:

@@ -28,13 +28,19 @@ from .names import GONE, in_other_words
 
 # %% ../nbs/00_config.ipynb #9a969e76
 def kind_of(
-    annotation: type,          # type of a field: int, float, str, bool or Literal[...], each perhaps with a range, each perhaps `|None`; a number perhaps with `|Literal[...]`
-) -> tuple[type, tuple, bool]: # its plain type, its words (of a text: all that it may be; of a number: what may stand in its place), whether None is allowed
+    # type of a field: int, float, str, bool or Literal[...], each perhaps with a range, each
+    # perhaps `|None`; a number perhaps with `|Literal[...]`
+    annotation: type,
+# its plain type, its words (of a text: all that it may be; of a number: what may stand in its
+# place), whether None is allowed
+) -> tuple[type, tuple, bool]:
     "Take a field's type apart."
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     words = tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
-    plain = next((part for part in parts if part is not type(None) and get_origin(part) is not Literal), str)
-    return get_args(plain)[0] if get_origin(plain) is Annotated else plain, words, type(None) in parts
+    plain = next(
+        (part for part in parts if part is not type(None) and get_origin(part) is not Literal), str)
+    return get_args(plain)[0] if get_origin(plain) is Annotated else plain, words, type(
+        None) in parts
 
 # %% ../nbs/00_config.ipynb #26e3e22e
 class _Rule(NamedTuple):
@@ -45,7 +51,8 @@ class _Rule(NamedTuple):
     def __repr__(self): return self.wanted
 
 
-def _like(wanted, pattern): return Annotated[str, _Rule(wanted, lambda v: bool(re.fullmatch(pattern, v)))]
+def _like(wanted, pattern):
+    return Annotated[str, _Rule(wanted, lambda v: bool(re.fullmatch(pattern, v)))]
 
 # %% ../nbs/00_config.ipynb #4400672a
 Share = Annotated[float, _Rule('between 0 and 1', lambda v: 0 <= v <= 1)]
@@ -59,11 +66,14 @@ Threads = Annotated[int, _Rule('between 0 and 1024', lambda v: 0 <= v <= 1024)]
 Count = Annotated[int, _Rule('1 or more', lambda v: v >= 1)]
 CountOrAuto = Count|Literal['auto']
 Size = Annotated[int, _Rule('between 1 and 65536', lambda v: 1 <= v <= 2**16)]
-GroupSize = Annotated[int, _Rule('between 2 and 65536 (a completion is judged against its own group)', lambda v: 2 <= v <= 2**16)]
+GroupSize = Annotated[int,
+                      _Rule('between 2 and 65536 (a completion is judged against its own group)',
+                            lambda v: 2 <= v <= 2**16)]
 MultiPV = Annotated[int, _Rule('between 1 and 5', lambda v: 1 <= v <= 5)]
 Refills = Annotated[int, _Rule('between 0 and 50', lambda v: 0 <= v <= 50)]
 Name = Annotated[str, _Rule('a name or a path', lambda v: bool(v.strip()))]
-Mix = _like("letters of tasks with their shares, such as 'P:0.25 A:0.75'", r'[A-Z]:\d*\.?\d+([ ,]+[A-Z]:\d*\.?\d+)*')
+Mix = _like("letters of tasks with their shares, such as 'P:0.25 A:0.75'",
+            r'[A-Z]:\d*\.?\d+([ ,]+[A-Z]:\d*\.?\d+)*')
 Device = _like("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'", r'auto|cpu|mps|cuda(:\d+)?')
 
 # %% ../nbs/00_config.ipynb #7443a85c
@@ -72,7 +82,10 @@ _WORDS = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 
 
 def _rules(annotation):
     "The rules that a type carries, also where it may be None."
-    return [rule for part in (annotation, *get_args(annotation)) for rule in getattr(part, '__metadata__', ())]
+    return [
+        rule for part in (annotation, *get_args(annotation))
+        for rule in getattr(part, '__metadata__', ())
+    ]
 
 
 def complaint(
@@ -89,14 +102,19 @@ def complaint(
     if isinstance(value, bool) and plain is not bool: fits = False
     if plain is float and fits and not math.isfinite(value): fits = False
     if not fits: return _WORDS[plain] + instead
-    return next((rule.wanted + instead for rule in _rules(annotation) if not rule.holds(value)), None)
+    return next((rule.wanted + instead for rule in _rules(annotation) if not rule.holds(value)),
+                None)
 
 # %% ../nbs/00_config.ipynb #3d86df1d
 def groups_of(
     cls: type,         # a configuration class
-) -> dict[str, type]:  # word: the dataclass with the fields of the group; of a small configuration the class itself is 'front'
+# word: the dataclass with the fields of the group; of a small configuration the class itself is
+# 'front'
+) -> dict[str, type]:
     "The groups of a configuration in reading order, `front` first."
-    job, groups = cls.__name__.removesuffix('Config'), [base for base in cls.__mro__[:0:-1] if is_dataclass(base)]
+    job, groups = cls.__name__.removesuffix('Config'), [
+        base for base in cls.__mro__[:0:-1] if is_dataclass(base)
+    ]
     return {base.__name__.removeprefix(job).lower(): base for base in groups} or {'front': cls}
 
 # %% ../nbs/00_config.ipynb #158c65b5
@@ -109,20 +127,26 @@ def flat_config(
     return flat
 
 
-def _no_field(cls, name): return f'{cls.__name__} has no field {name!r}{in_other_words(name, [f.name for f in fields(cls)])}'
+def _no_field(cls, name):
+    return f'{cls.__name__} has no field {name!r}{in_other_words(name, [f.name for f in fields(cls)])}'
 
 
 def _checked_places(cls, values):
-    "The same with a check of every place, for running it. Raises ValueError naming a field that does not exist, stands in the wrong place, or in two."
-    place, flat = {f.name: word for word, group in groups_of(cls).items() for f in fields(group)}, {}
+    """The same with a check of every place, for running it. Raises ValueError naming a field that
+    does not exist, stands in the wrong place, or in two."""
+    place, flat = {f.name: word
+                   for word, group in groups_of(cls).items()
+                   for f in fields(group)}, {}
     words = set(place.values()) - {'front'}
     for word, value in values.items():
         if word in words and not isinstance(value, dict):
-            raise ValueError(f'{word} is a group, so it must be an object with fields, not {value!r}')
+            raise ValueError(
+                f'{word} is a group, so it must be an object with fields, not {value!r}')
         if isinstance(value, dict) and word not in words | place.keys():
             raise ValueError(f'{cls.__name__} has no group {word!r}')
         for name, v in (value if word in words else {word: value}).items():
-            if name not in place and name in GONE and GONE[name] in (v, ...): continue   # of a run of an earlier version
+            # of a run of an earlier version
+            if name not in place and name in GONE and GONE[name] in (v, ...): continue
             if name not in place: raise ValueError(_no_field(cls, name))
             if word in words and place[name] != word:
                 where = 'outside of the groups' if place[name] == 'front' else f'in {place[name]}'
@@ -141,7 +165,10 @@ def _once(pairs):
 
 # %% ../nbs/00_config.ipynb #5957b6cc
 # other words for a value
-_VALUE_ALIASES = {'kl_type': {'forward': 'kl_pi_ref', 'reverse': 'kl_ref_pi'}, 'advantage_scale': {'center': 'none'}}
+_VALUE_ALIASES = {
+    'kl_type': {'forward': 'kl_pi_ref', 'reverse': 'kl_ref_pi'},
+    'advantage_scale': {'center': 'none'}
+}
 
 # %% ../nbs/00_config.ipynb #3e0c0138
 @functools.cache
@@ -156,18 +183,24 @@ class NoEffect(Notice): "A choice that another choice leaves without effect."
 class Idle(NamedTuple):
     "A case in which fields do nothing."
     fields: str                      # names, spaces between
-    why: str                         # what stands behind `has no effect` or `must be left out`; {c.name} is the value of a field
+    # what stands behind `has no effect` or `must be left out`; {c.name} is the value of a field
+    why: str
     when: Callable[[object], bool]   # is it so, in a configuration?
     refused: bool = False            # is another value than the default refused, not only answered?
-    off: tuple = ()                  # values that ask for nothing, and are taken in silence where a configuration is made in Python
+    # values that ask for nothing, and are taken in silence where a configuration is made in Python
+    off: tuple = ()
 
 
 def _set_and_idle(config):
-    "The fields that are not at their default and do nothing. Raises ValueError for those that are refused."
+    """The fields that are not at their default and do nothing. Raises ValueError for those that are
+    refused."""
     found = set()
     for rule in config.idle:
-        values = {name: getattr(config, name) for name in rule.fields.split()} if rule.when(config) else {}
-        given = [name for name, value in values.items() if value not in (getattr(type(config), name), *rule.off)]
+        values = ({name: getattr(config, name) for name in rule.fields.split()} if rule.when(config) else {})
+        given = [
+            name for name, value in values.items()
+            if value not in (getattr(type(config), name), *rule.off)
+        ]
         if given and rule.refused: config._refuse(given[0], 'left out ' + rule.why.format(c=config))
         found.update(given)
     return found
@@ -181,7 +214,10 @@ def no_effect(
     reasons = {}
     for name, why in config.without_effect().items():
         if name in given: reasons.setdefault(why, []).append(name)
-    return [f'{", ".join(names)} {"has" if len(names) == 1 else "have"} no effect {why}' for why, names in reasons.items()]
+    return [
+        f'{", ".join(names)} {"has" if len(names) == 1 else "have"} no effect {why}'
+        for why, names in reasons.items()
+    ]
 
 # %% ../nbs/00_config.ipynb #c3fab19f
 class _Stored:
@@ -199,16 +235,19 @@ class _Stored:
         cls,
         text: str, # a JSON object, with groups or flat; fields left out keep their default
     ) -> 'Config': # checked like any other
-        "Read a configuration back. Raises ValueError naming the first field that does not exist or is out of place."
+        """Read a configuration back. Raises ValueError naming the first field that does not exist
+        or is out of place."""
         try: values = json.loads(text, object_pairs_hook=_once)
-        except (json.JSONDecodeError, RecursionError) as e: raise ValueError(f'a configuration must be JSON: {e}') from None
+        except (json.JSONDecodeError, RecursionError) as e:
+            raise ValueError(f'a configuration must be JSON: {e}') from None
         if not isinstance(values, dict):
             raise ValueError(f'a configuration must be a JSON object, not {text.strip()[:40]!r}')
         return cls(**_checked_places(cls, values))
 
 # %% ../nbs/00_config.ipynb #d99fe6da
 class Config(_Stored):
-    "What all configurations share: checked fields, and a word where one does nothing; JSON out and in."
+    """What all configurations share: checked fields, and a word where one does nothing; JSON out
+    and in."""
     idle = ()   # of `Idle`
 
     def __new__(cls, *args, **choices):
@@ -219,7 +258,8 @@ class Config(_Stored):
     def __post_init__(self):
         for name, annotation in _types(type(self)).items():
             if isinstance(value := getattr(self, name), str):
-                if value != value.encode(errors='replace').decode(): self._refuse(name, 'text in UTF-8')
+                if value != value.encode(errors='replace').decode():
+                    self._refuse(name, 'text in UTF-8')
                 object.__setattr__(self, name, _VALUE_ALIASES.get(name, {}).get(value, value))
             if wanted := complaint(annotation, getattr(self, name)): self._refuse(name, wanted)
         idle = _set_and_idle(self)
@@ -232,7 +272,10 @@ class Config(_Stored):
         "The fields that other choices leave nothing to do."
         found = {}
         for rule in filter(lambda rule: rule.when(self), self.idle):
-            found |= {name: rule.why.format(c=self) for name in rule.fields.split() if name not in found}
+            found |= {
+                name: rule.why.format(c=self)
+                for name in rule.fields.split() if name not in found
+            }
         return found
 
     def _refuse(self, name, wanted):
@@ -241,15 +284,21 @@ class Config(_Stored):
     def _require(self, wanted, holds, *names):
         "Check several fields in one line; a field that is None has nothing to check."
         for name in names:
-            if (value := getattr(self, name)) is not None and not holds(value): self._refuse(name, wanted)
+            if (value := getattr(self, name)) is not None and not holds(value):
+                self._refuse(name, wanted)
 
 # %% ../nbs/00_config.ipynb #4595c718
 @dataclass(frozen=True, kw_only=True)
 class TrainFront:
     "What a person chooses first."
-    model: Name = 'nano'              # weights to start from: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id, org/name[@revision]
-    data: Name = 'unlabelled'         # 'unlabelled' (made by the rules; unlabelled:games,armies takes some kinds), 'positions' (shipped), a file of rows, FENs or games, a directory of shards, or a hub id
-    output_dir: Name|None = None      # directory of the run, NNN: a free number; None: runs/grpo-NNN
+    # weights to start from: 'nano' (shipped), a model or run directory, a .safetensors file, or a
+    # hub id, org/name[@revision]
+    model: Name = 'nano'
+    # 'unlabelled' (made by the rules; unlabelled:games,armies takes some kinds), 'positions'
+    # (shipped), a file of rows, FENs or games, a directory of shards, or a hub id
+    data: Name = 'unlabelled'
+    # directory of the run, NNN: a free number; None: runs/grpo-NNN
+    output_dir: Name|None = None
     seed: Seed = 0                    # same seed, same run (bit for bit on a CPU)
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0              # CPU threads, and processes of an engine; 0 uses every core
@@ -258,61 +307,91 @@ class TrainFront:
     group_size: GroupSize = 8         # completions sampled per prompt (G)
     env_ratio: Share = 0.75           # share of A prompts (environment); the rest are P (policy)
     temperature: Positive = 0.7       # of sampling; the loss sees the same distribution
-    reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'rules' # where the truth comes from: rules (P: self-consistency), row or Stockfish (P; A asks the rules); auto: rules for A, row for P
-    loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo' # see grpo.grpo
+    # where the truth comes from: rules (P: self-consistency), row or Stockfish (P; A asks the
+    # rules); auto: rules for A, row for P
+    reward_source: Literal['auto', 'row', 'rules', 'engine'] = 'rules'
+    # see grpo.grpo
+    loss_type: Literal['grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce'] = 'dr_grpo'
     kl_coef: NotNegative = 0.1        # weight of the KL to the start; 0 only measures it
     learning_rate: Positive = 1e-4    # of AdamW, after warm-up
-    eval_prompts: Count|None = None   # held-out prompts in an evaluation; None: 20 per step, 2000 at most
+    # held-out prompts in an evaluation; None: 20 per step, 2000 at most
+    eval_prompts: Count|None = None
 
 # %% ../nbs/00_config.ipynb #5c476bfc
 @dataclass(frozen=True, kw_only=True)
 class TrainRows:
     "Which rows are read, and which prompts are replaced or skipped."
-    tasks: Mix|None = None            # which tasks, and their shares, such as 'P:0.2 A:0.3 K:0.5', see task; None: P and A, by env_ratio
+    # which tasks, and their shares, such as 'P:0.2 A:0.3 K:0.5', see task; None: P and A, by
+    # env_ratio
+    tasks: Mix|None = None
     max_bad_rows: Share = 0.05        # share of unreadable rows a file may have, 0 to 1
-    max_positions: Count|None = 20000 # train on at most this many rows; None takes all. Unlabelled prompts have no end, and no limit
-    dynamic_sampling: bool = True     # leave out groups whose rewards are all equal (they teach nothing), or replace them, see max_refills
+    # train on at most this many rows; None takes all. Unlabelled prompts have no end, and no limit
+    max_positions: Count|None = 20000
+    # leave out groups whose rewards are all equal (they teach nothing), or replace them, see
+    # max_refills
+    dynamic_sampling: bool = True
     max_refills: Refills = 0          # rounds of replacement per step, at most, 0 to 50
-    rare_share: Share = 0.06          # share of A prompts that the rules make beside the data: a move that mates and an illegal one, in turn; play has few of them, and a run that meets few unlearns them
+    # share of A prompts that the rules make beside the data: a move that mates and an illegal one,
+    # in turn; play has few of them, and a run that meets few unlearns them
+    rare_share: Share = 0.06
 
 # %% ../nbs/00_config.ipynb #74a98531
 @dataclass(frozen=True, kw_only=True)
 class TrainSampling:
     "How long and how varied completions are; A may differ from P."
     max_new_tokens: Size = 144        # tokens a completion may have, end token included
-    vocabulary: Literal['full', 'task'] = 'full' # sample from all tokens, or from those that an answer can use; the loss, KL and entropy see the same
+    # sample from all tokens, or from those that an answer can use; the loss, KL and entropy see the
+    # same
+    vocabulary: Literal['full', 'task'] = 'full'
     top_k: Whole = 0                  # sample from the k most likely tokens; 0 from all
-    top_p: PositiveShare = 1.0        # sample from the most likely tokens that together have this probability; 1 from all
+    # sample from the most likely tokens that together have this probability; 1 from all
+    top_p: PositiveShare = 1.0
     env_max_new_tokens: Size|None = None # max_new_tokens of A prompts; None is that of P
-    env_temperature: Positive|None = 1.0 # temperature of A prompts, whose answers are nearly certain; None is that of P
+    # temperature of A prompts, whose answers are nearly certain; None is that of P
+    env_temperature: Positive|None = 1.0
 
 # %% ../nbs/00_config.ipynb #9f221af1
 @dataclass(frozen=True, kw_only=True)
 class TrainRewards:
     "How the quality of an answer becomes a reward."
-    reward_function: _like('package.module:name', r'[A-Za-z_][\w.]*:\S.*')|None = None # a reward of your own, see reward.scoring; __main__:name was given in Python; None grades as reward_source says
-    reward_shaping: Literal['graduated', 'continuous', 'linear', 'binary'] = 'graduated' # how quality becomes a reward; none changes which of two answers is the better, see reward.reward_scorer
-    coherence_share: Share = 0.8      # share of a reward for P that the rules pay, for a self-consistent answer (reward.coherence); with reward_source rules they pay all of it
-    reward_weights: str = ''          # parts with another weight, such as 'regret=0.5 evals=0.1'; see WEIGHTS in reward.reward_scorer
-    reward_warmup_steps: Whole = 0    # curriculum: steps over which weight moves from structure to content; 0 is off
-    normalize_rewards: bool = False   # subtract a running mean and divide by a running standard deviation (EMA)
-    ema_warmup_steps: Whole = 20      # normalize_rewards: steps that only collect the running mean and standard deviation
+    # a reward of your own, see reward.scoring; __main__:name was given in Python; None grades as
+    # reward_source says
+    reward_function: _like('package.module:name', r'[A-Za-z_][\w.]*:\S.*')|None = None
+    # how quality becomes a reward; none changes which of two answers is the better, see
+    # reward.reward_scorer
+    reward_shaping: Literal['graduated', 'continuous', 'linear', 'binary'] = 'graduated'
+    # share of a reward for P that the rules pay, for a self-consistent answer (reward.coherence);
+    # with reward_source rules they pay all of it
+    coherence_share: Share = 0.8
+    # parts with another weight, such as 'regret=0.5 evals=0.1'; see WEIGHTS in reward.reward_scorer
+    reward_weights: str = ''
+    # curriculum: steps over which weight moves from structure to content; 0 is off
+    reward_warmup_steps: Whole = 0
+    # subtract a running mean and divide by a running standard deviation (EMA)
+    normalize_rewards: bool = False
+    # normalize_rewards: steps that only collect the running mean and standard deviation
+    ema_warmup_steps: Whole = 20
     ema_momentum: BelowOne = 0.99     # of running means: normalize_rewards, baseline ema
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainEngine:
     "Stockfish, when reward_source is engine."
-    stockfish_path: str|None = None   # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
+    # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
+    stockfish_path: str|None = None
     engine_nodes: Count = 1000        # search nodes per position
 
 # %% ../nbs/00_config.ipynb #cd8688dc
 @dataclass(frozen=True, kw_only=True)
 class TrainAdvantages:
     "What a reward is compared with, and the value head (baseline value)."
-    baseline: Literal['group_mean', 'leave_one_out', 'ema', 'adaptive', 'value'] = 'group_mean' # what a reward is compared with
-    advantage_scale: Literal['auto', 'group', 'batch', 'none'] = 'auto' # divide by the std of the group, of the batch, or not at all (alias center); auto is group, with baseline ema or value batch
-    gae: bool = True                  # baseline value: generalised advantage estimation; off, the return minus the value
+    # what a reward is compared with
+    baseline: Literal['group_mean', 'leave_one_out', 'ema', 'adaptive', 'value'] = 'group_mean'
+    # divide by the std of the group, of the batch, or not at all (alias center); auto is group,
+    # with baseline ema or value batch
+    advantage_scale: Literal['auto', 'group', 'batch', 'none'] = 'auto'
+    # baseline value: generalised advantage estimation; off, the return minus the value
+    gae: bool = True
     gamma: Share = 1.0                # GAE: discount per token
     gae_lambda: Share = 0.99          # GAE: 0 trusts the value head, 1 the reward
 
@@ -320,8 +399,10 @@ class TrainAdvantages:
 @dataclass(frozen=True, kw_only=True)
 class TrainLoss:
     "The clip, the tokens that count, and an entropy bonus."
-    clip_low: Share|None = None       # the ratio is clipped below 1 - clip_low; None takes the loss's own: 0.2, gspo 3e-4, cispo 1
-    clip_high: Positive|None = None   # the ratio is clipped above 1 + clip_high; None takes the loss's own: 0.28, gspo 4e-4, cispo 4
+    # the ratio is clipped below 1 - clip_low; None takes the loss's own: 0.2, gspo 3e-4, cispo 1
+    clip_low: Share|None = None
+    # the ratio is clipped above 1 + clip_high; None takes the loss's own: 0.28, gspo 4e-4, cispo 4
+    clip_high: Positive|None = None
     mask_truncated: bool = True       # leave completions without an end token out of the loss
     entropy_coef: NotNegative = 0.0   # weight of an entropy bonus, at the sampling temperature
 
@@ -329,15 +410,22 @@ class TrainLoss:
 @dataclass(frozen=True, kw_only=True)
 class TrainKL:
     "KL to the starting model, of the sampled distributions; kl_coef is its weight."
-    kl_every: Whole = 10              # steps between measurements of the KL over all that was asked, groups without signal included; with kl_coef 0 of the KL to the starting weights, and 0 keeps no second model
-    kl_estimator: Literal['auto', 'k1', 'k2', 'k3', 'k3_ratio', 'full'] = 'auto' # from the sampled tokens, or exactly over the vocabulary (full); auto is full in the loss, k1 in the reward
-    kl_type: Literal['kl_pi_ref', 'kl_ref_pi', 'symmetric'] = 'kl_pi_ref' # direction (aliases: forward = kl_pi_ref, reverse = kl_ref_pi)
+    # steps between measurements of the KL over all that was asked, groups without signal included;
+    # with kl_coef 0 of the KL to the starting weights, and 0 keeps no second model
+    kl_every: Whole = 10
+    # from the sampled tokens, or exactly over the vocabulary (full); auto is full in the loss, k1
+    # in the reward
+    kl_estimator: Literal['auto', 'k1', 'k2', 'k3', 'k3_ratio', 'full'] = 'auto'
+    # direction (aliases: forward = kl_pi_ref, reverse = kl_ref_pi)
+    kl_type: Literal['kl_pi_ref', 'kl_ref_pi', 'symmetric'] = 'kl_pi_ref'
     kl_in: Literal['loss', 'reward'] = 'loss' # differentiate the KL, or subtract it from the reward
-    kl_controller: Literal['fixed', 'ziegler', 'threshold'] = 'fixed' # how kl_coef follows the measured KL
+    # how kl_coef follows the measured KL
+    kl_controller: Literal['fixed', 'ziegler', 'threshold'] = 'fixed'
     kl_target: Positive = 6.0         # KL that the controller aims at, nats per sequence
     kl_warmup_steps: Whole = 0        # steps in which kl_coef is multiplied by kl_warmup_factor
     kl_warmup_factor: Share = 0.0     # see kl_warmup_steps
-    reference_refresh_steps: Whole = 0 # steps between refreshes of the reference; 0 keeps the starting model
+    # steps between refreshes of the reference; 0 keeps the starting model
+    reference_refresh_steps: Whole = 0
 
 # %% ../nbs/00_config.ipynb #c4b4a8a0
 @dataclass(frozen=True, kw_only=True)
@@ -345,7 +433,9 @@ class TrainUpdates:
     "Passes over a batch, the course of learning_rate, and what limits a step."
     inner_steps: Count = 1            # passes over each batch of rollouts
     minibatches: Count = 1            # optimizer steps in a pass, each on its share of the prompts
-    micro_batch_size: CountOrAuto = 16 # completions that are learned from at a time; changes memory, not the result; auto measures how many fit, see run.memory
+    # completions that are learned from at a time; changes memory, not the result; auto measures how
+    # many fit, see run.memory
+    micro_batch_size: CountOrAuto = 16
     warmup_steps: Whole = 10          # steps of linear warm-up
     min_lr_ratio: Share = 0.1         # the cosine ends at this share of learning_rate, 0 to 1
     weight_decay: NotNegative = 0.0   # of AdamW, on matrices only
@@ -355,31 +445,50 @@ class TrainUpdates:
 @dataclass(frozen=True, kw_only=True)
 class TrainWatching:
     "Evaluations during the run, checkpoints, and completions that are logged."
-    eval_every: Whole = 0             # steps between whole evaluations; 0 evaluates only before and after
-    check_every: Whole = 48           # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
+    # steps between whole evaluations; 0 evaluates only before and after
+    eval_every: Whole = 0
+    # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
+    check_every: Whole = 48
     save_every: Count = 20            # steps between checkpoints
     keep_last: Count = 2              # newest checkpoints kept
-    log_completions: Whole = 4        # sampled completions logged per step, with their reward breakdowns
+    # sampled completions logged per step, with their reward breakdowns
+    log_completions: Whole = 4
 
 # %% ../nbs/00_config.ipynb #220e8c49
 @dataclass(frozen=True, kw_only=True)
 class TrainHealth:
     "When a run warns, goes back to its stable checkpoint, or stops."
-    kl_act: Positive = 45.0           # KL at the sampling temperature, in nats per sequence, at which the run goes back to its stable checkpoint; two thirds of it are a warning
-    reward_drop: Positive = 0.3       # the run goes back when the mean reward of the last 20 steps is this far below that of the best such window; half of it is a warning
-    format_warn: Share = 0.8          # share of completions of a task that the strict parser accepts, mean of a window, below which there is a warning; below a quarter of it, after it was above, the run goes back
-    health_adaptive: NotNegative = 0.0 # KL thresholds move up to the median of the last window plus this many times its median absolute deviation; 0 keeps them fixed
-    max_recoveries: Whole = 3         # how often a run may go back before it stops with a post-mortem
-    recovery_lr_factor: PositiveShare = 0.5 # learning_rate is multiplied by this each time the run goes back, above 0 to 1
-    stable_after: Count = 20          # healthy steps after which a checkpoint is the one to go back to; fewer when it would be rotated out before
+    # KL at the sampling temperature, in nats per sequence, at which the run goes back to its stable
+    # checkpoint; two thirds of it are a warning
+    kl_act: Positive = 45.0
+    # the run goes back when the mean reward of the last 20 steps is this far below that of the best
+    # such window; half of it is a warning
+    reward_drop: Positive = 0.3
+    # share of completions of a task that the strict parser accepts, mean of a window, below which
+    # there is a warning; below a quarter of it, after it was above, the run goes back
+    format_warn: Share = 0.8
+    # KL thresholds move up to the median of the last window plus this many times its median
+    # absolute deviation; 0 keeps them fixed
+    health_adaptive: NotNegative = 0.0
+    # how often a run may go back before it stops with a post-mortem
+    max_recoveries: Whole = 3
+    # learning_rate is multiplied by this each time the run goes back, above 0 to 1
+    recovery_lr_factor: PositiveShare = 0.5
+    # healthy steps after which a checkpoint is the one to go back to; fewer when it would be
+    # rotated out before
+    stable_after: Count = 20
 
 # %% ../nbs/00_config.ipynb #99689296
 @dataclass(frozen=True, kw_only=True)
 class TrainMachine:
     "Exactness and speed on a GPU, and where the reference is."
-    dtype: Literal['float32', 'bfloat16'] = 'float32' # of matrix products in sampling and in the update; weights, logits and AdamW are float32 always
-    compile: bool|None = None         # sample in fixed shapes, which a GPU captures once and replays; the samples are the same; None: on a GPU
-    reference_device: Device|None = None # where the reference is (kl_coef, kl_every); None: beside the model
+    # of matrix products in sampling and in the update; weights, logits and AdamW are float32 always
+    dtype: Literal['float32', 'bfloat16'] = 'float32'
+    # sample in fixed shapes, which a GPU captures once and replays; the samples are the same; None:
+    # on a GPU
+    compile: bool|None = None
+    # where the reference is (kl_coef, kl_every); None: beside the model
+    reference_device: Device|None = None
 
 # %% ../nbs/00_config.ipynb #c9509f80
 def _on_policy(c): return c.inner_steps * c.minibatches == 1
@@ -391,42 +500,68 @@ OUTSIDE_BASELINES = ('ema', 'value')
 _VALUE_HEAD = 'gae gamma gae_lambda'
 
 _TRAIN_IDLE = (
-    Idle('reward_source reward_shaping coherence_share reward_weights reward_warmup_steps', 'with reward_function, which replaces it', lambda c: c.reward_function, True, (0.,)),
-    Idle('coherence_share', 'with reward_source rules, where nothing else pays P (with auto the rows do)', lambda c: c.reward_source == 'rules', True, (0.,)),
-    Idle('max_bad_rows rare_share', 'with data {c.data}: it is about rows of a file', _unlabelled, True),
-    Idle('env_ratio', 'with tasks, which gives all shares', lambda c: c.tasks, True),
+    Idle('reward_source reward_shaping coherence_share reward_weights reward_warmup_steps',
+         'with reward_function, which replaces it', lambda c: c.reward_function, True, (0., )),
+    Idle('coherence_share',
+         'with reward_source rules, where nothing else pays P (with auto the rows do)',
+         lambda c: c.reward_source == 'rules', True, (0., )),
+    Idle('max_bad_rows rare_share', 'with data {c.data}: it is about rows of a file', _unlabelled,
+         True), Idle('env_ratio', 'with tasks, which gives all shares', lambda c: c.tasks, True),
     Idle('max_positions', 'with data {c.data}: such prompts have no end', _unlabelled),
-    Idle('max_bad_rows', 'with data positions, whose rows are all right', lambda c: c.data == 'positions'),
-    Idle('stockfish_path engine_nodes', 'without reward_source engine', lambda c: c.reward_source != 'engine'),
-    Idle('stockfish_path engine_nodes', 'with env_ratio 1: no prompt is of P', lambda c: c.env_ratio == 1),
-    Idle('coherence_share', 'with env_ratio 1: no prompt is of P', lambda c: c.env_ratio == 1, off=(0.,)),
-    Idle('rare_share', 'with env_ratio 0: no prompt is of A', lambda c: c.env_ratio == 0, off=(0.,)),
-    Idle('dynamic_sampling max_refills', 'with baseline {c.baseline}: equal rewards teach something, too', lambda c: c.baseline in OUTSIDE_BASELINES),
+    Idle('max_bad_rows', 'with data positions, whose rows are all right',
+         lambda c: c.data == 'positions'),
+    Idle('stockfish_path engine_nodes', 'without reward_source engine',
+         lambda c: c.reward_source != 'engine'),
+    Idle('stockfish_path engine_nodes', 'with env_ratio 1: no prompt is of P',
+         lambda c: c.env_ratio == 1),
+    Idle('coherence_share', 'with env_ratio 1: no prompt is of P', lambda c: c.env_ratio == 1,
+         off=(0., )),
+    Idle('rare_share', 'with env_ratio 0: no prompt is of A', lambda c: c.env_ratio == 0,
+         off=(0., )),
+    Idle('dynamic_sampling max_refills',
+         'with baseline {c.baseline}: equal rewards teach something, too',
+         lambda c: c.baseline in OUTSIDE_BASELINES),
     Idle('max_refills', 'without dynamic_sampling', lambda c: not c.dynamic_sampling),
     Idle('ema_warmup_steps', 'without normalize_rewards', lambda c: not c.normalize_rewards),
-    Idle('normalize_rewards', 'with ema_warmup_steps {c.ema_warmup_steps}: the run ends before', lambda c: c.ema_warmup_steps >= c.max_steps),
-    Idle('ema_momentum', 'without normalize_rewards or baseline ema', lambda c: not c.normalize_rewards and c.baseline != 'ema'),
+    Idle('normalize_rewards', 'with ema_warmup_steps {c.ema_warmup_steps}: the run ends before',
+         lambda c: c.ema_warmup_steps >= c.max_steps),
+    Idle('ema_momentum', 'without normalize_rewards or baseline ema',
+         lambda c: not c.normalize_rewards and c.baseline != 'ema'),
     Idle(_VALUE_HEAD, 'without baseline value', lambda c: c.baseline != 'value'),
     Idle('gamma gae_lambda', 'without gae', lambda c: not c.gae),
     Idle('clip_low clip_high', 'with loss_type reinforce', lambda c: c.loss_type == 'reinforce'),
-    Idle('clip_low clip_high', 'with one update for each batch (inner_steps 1, minibatches 1): the ratio is 1', lambda c: _on_policy(c) and (c.dtype == 'float32' or c.loss_type != 'gspo')))
+    Idle('clip_low clip_high',
+         'with one update for each batch (inner_steps 1, minibatches 1): the ratio is 1',
+         lambda c: _on_policy(c) and (c.dtype == 'float32' or c.loss_type != 'gspo')))
 
 # %% ../nbs/00_config.ipynb #08ba82cd
 _TRAIN_IDLE += (
-    Idle('kl_estimator kl_type kl_in kl_warmup_steps kl_warmup_factor reference_refresh_steps kl_target', 'with kl_coef 0', lambda c: not c.kl_coef),
+    Idle(
+        'kl_estimator kl_type kl_in kl_warmup_steps kl_warmup_factor reference_refresh_steps kl_target',
+        'with kl_coef 0', lambda c: not c.kl_coef),
     Idle('kl_target', 'with kl_controller fixed', lambda c: c.kl_controller == 'fixed'),
     Idle('kl_warmup_factor', 'without kl_warmup_steps', lambda c: not c.kl_warmup_steps),
     Idle('kl_warmup_steps', 'with kl_warmup_factor 1', lambda c: c.kl_warmup_factor == 1),
-    Idle('kl_controller kl_target', 'with kl_warmup_steps {c.kl_warmup_steps}: the run ends before', lambda c: c.kl_warmup_steps >= c.max_steps),
-    Idle('kl_coef kl_in', 'with kl_warmup_factor 0 and kl_warmup_steps {c.kl_warmup_steps}: the run ends before', lambda c: c.kl_warmup_factor == 0 and c.kl_warmup_steps >= c.max_steps),
-    Idle('reference_refresh_steps', 'with max_steps {c.max_steps}: the run ends before', lambda c: c.reference_refresh_steps >= c.max_steps),
-    Idle('reference_device', 'with kl_coef 0 and kl_every 0 (there is no reference)', lambda c: not (c.kl_coef or c.kl_every), True),
-    Idle('kl_act health_adaptive', 'with kl_coef 0 and kl_every 0: no KL is measured', lambda c: not (c.kl_coef or c.kl_every)),
+    Idle('kl_controller kl_target', 'with kl_warmup_steps {c.kl_warmup_steps}: the run ends before',
+         lambda c: c.kl_warmup_steps >= c.max_steps),
+    Idle('kl_coef kl_in',
+         'with kl_warmup_factor 0 and kl_warmup_steps {c.kl_warmup_steps}: the run ends before',
+         lambda c: c.kl_warmup_factor == 0 and c.kl_warmup_steps >= c.max_steps),
+    Idle('reference_refresh_steps', 'with max_steps {c.max_steps}: the run ends before',
+         lambda c: c.reference_refresh_steps >= c.max_steps),
+    Idle('reference_device', 'with kl_coef 0 and kl_every 0 (there is no reference)',
+         lambda c: not (c.kl_coef or c.kl_every), True),
+    Idle('kl_act health_adaptive', 'with kl_coef 0 and kl_every 0: no KL is measured',
+         lambda c: not (c.kl_coef or c.kl_every)),
     Idle('recovery_lr_factor', 'with max_recoveries 0', lambda c: not c.max_recoveries),
-    Idle('min_lr_ratio', 'with warmup_steps {c.warmup_steps}: the run ends before', lambda c: c.warmup_steps >= c.max_steps),
-    Idle('eval_every', 'with max_steps {c.max_steps}: there is an evaluation at the end anyway', lambda c: c.eval_every >= c.max_steps),
-    Idle('check_every', 'with max_steps {c.max_steps}: there is an evaluation at the end anyway', lambda c: c.check_every >= c.max_steps),
-    Idle('check_every', 'with eval_every {c.eval_every}: whole evaluations are made there anyway', lambda c: c.eval_every and not c.check_every % c.eval_every))
+    Idle('min_lr_ratio', 'with warmup_steps {c.warmup_steps}: the run ends before',
+         lambda c: c.warmup_steps >= c.max_steps),
+    Idle('eval_every', 'with max_steps {c.max_steps}: there is an evaluation at the end anyway',
+         lambda c: c.eval_every >= c.max_steps),
+    Idle('check_every', 'with max_steps {c.max_steps}: there is an evaluation at the end anyway',
+         lambda c: c.check_every >= c.max_steps),
+    Idle('check_every', 'with eval_every {c.eval_every}: whole evaluations are made there anyway',
+         lambda c: c.eval_every and not c.check_every % c.eval_every))
 
 # %% ../nbs/00_config.ipynb #a2001579
 def _shares_of(tasks, env_ratio):
@@ -434,17 +569,21 @@ def _shares_of(tasks, env_ratio):
     return {letter: float(share) for letter, share in re.findall(r'([A-Z]):([\d.]+)', tasks)}
 
 # %% ../nbs/00_config.ipynb #6a370fef
-def _held_out(steps): return min(2000, 20*steps)   # prompts in an evaluation of a run, where nobody says how many
+# prompts in an evaluation of a run, where nobody says how many
+def _held_out(steps): return min(2000, 20*steps)
+
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainKL, TrainLoss, TrainAdvantages,
-                  TrainEngine, TrainRewards, TrainSampling, TrainRows, TrainFront, Config):
+class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainKL, TrainLoss,
+                  TrainAdvantages, TrainEngine, TrainRewards, TrainSampling, TrainRows, TrainFront,
+                  Config):
     "GRPO: sample completions, score them, make the better ones more likely."
     idle = _TRAIN_IDLE
 
     def _check(self):
         if self.eval_prompts is None: object.__setattr__(self, 'eval_prompts', _held_out(self.max_steps))
-        self._require(f'prompts_per_step ({self.prompts_per_step}) or less', lambda v: v <= self.prompts_per_step, 'minibatches')
+        self._require(f'prompts_per_step ({self.prompts_per_step}) or less',
+                      lambda v: v <= self.prompts_per_step, 'minibatches')
         if self.tasks: _check_mix(self)
         _check_train_choices(self)
 
@@ -481,77 +620,112 @@ def _check_train_choices(c):
         c._require(f'auto, batch or none with baseline {c.baseline} '
                    '(a group of equal rewards has std 0)', lambda v: v != 'group', 'advantage_scale')
     if c.kl_in == 'reward':
-        c._require('auto or k1 with kl_in reward (the others do not hold the policy there, see grpo.kl)',
-                   lambda v: v in ('auto', 'k1'), 'kl_estimator')
+        c._require(
+            'auto or k1 with kl_in reward (the others do not hold the policy there, see grpo.kl)',
+            lambda v: v in ('auto', 'k1'), 'kl_estimator')
         c._require('kl_pi_ref with kl_in reward (the others do not hold the policy there, see grpo.kl)',
                    lambda v: v == 'kl_pi_ref', 'kl_type')
     elif c.kl_type != 'kl_pi_ref':
-        c._require(f'auto, k2, k3_ratio or full with kl_type {c.kl_type} (the gradient of the others is that of no KL, see grpo.kl)',
+        c._require(f'auto, k2, k3_ratio or full with kl_type {c.kl_type} (the gradient of the '
+                   f'others is that of no KL, see grpo.kl)',
                    lambda v: v not in ('k1', 'k3'), 'kl_estimator')
     if _unlabelled(c):
-        c._require(f'rules or engine with data {c.data}, whose positions have no labels (data positions has them)', lambda v: v in ('rules', 'engine'), 'reward_source')
+        c._require(
+            f'rules or engine with data {c.data}, whose positions have no labels (data positions has them)',
+            lambda v: v in ('rules', 'engine'), 'reward_source')
     if c.loss_type == 'gspo' and not (c.clip_low and c.clip_high):
-        c._require('float32 with loss_type gspo (its clip of 3e-4 is finer than bfloat16, see lm.device; or give clip_low and clip_high)',
-                   lambda v: v == 'float32', 'dtype')
+        c._require(
+            'float32 with loss_type gspo (its clip of 3e-4 is finer than bfloat16, see lm.device; '
+            'or give clip_low and clip_high)',
+            lambda v: v == 'float32', 'dtype')
     if not c.kl_coef:
-        c._require('fixed when kl_coef is 0 (a factor times 0 stays 0)', lambda v: v == 'fixed', 'kl_controller')
+        c._require('fixed when kl_coef is 0 (a factor times 0 stays 0)', lambda v: v == 'fixed',
+                   'kl_controller')
 
 # %% ../nbs/00_config.ipynb #51d5f4db
 @dataclass(frozen=True, kw_only=True)
 class PretrainFront:
     "What a person chooses first."
-    data: Name = 'positions'          # rows for P: 'positions' (shipped), a parquet, jsonl or text file, a directory of parquet files, or a hub id; several with commas between
+    # rows for P: 'positions' (shipped), a parquet, jsonl or text file, a directory of parquet
+    # files, or a hub id; several with commas between
+    data: Name = 'positions'
     output_dir: Name = 'pretrained'   # directory of the run and, at its end, of the model
-    preset: str = 'nano'              # architecture to start from random weights, a key of `model.PRESETS`
+    # architecture to start from random weights, a key of `model.PRESETS`
+    preset: str = 'nano'
     tokenizer: Literal['chess', 'gpt2'] = 'chess' # vocabulary
     init: str|None = None             # start from this model instead of random weights
-    branch_from: str|None = None      # start from the newest checkpoint of this run, or from one of its checkpoints/step-N: weights, optimizer and step; to try a decay without touching the run
+    # start from the newest checkpoint of this run, or from one of its checkpoints/step-N: weights,
+    # optimizer and step; to try a decay without touching the run
+    branch_from: str|None = None
     seed: Seed = 0                    # same seed, same model (bit for bit on a CPU)
     device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0              # CPU threads; 0 uses every core
     max_steps: Count = 1000           # how many steps to train
     batch_size: Count = 64            # rows per step, all of one task
     env_ratio: Share = 0.5            # share of the batches that are A (environment), 0 to 1
-    optimizer: Literal['muon', 'adamw'] = 'muon' # Muon for the matrices of the blocks and AdamW for the rest, or AdamW for all
-    learning_rate: Positive = 0.01    # after warm-up: of Muon; of adamw (1.5e-3 is a good one there)
+    # Muon for the matrices of the blocks and AdamW for the rest, or AdamW for all
+    optimizer: Literal['muon', 'adamw'] = 'muon'
+    # after warm-up: of Muon; of adamw (1.5e-3 is a good one there)
+    learning_rate: Positive = 0.01
     eval_prompts: Count = 200         # held-out prompts in an evaluation
 
 # %% ../nbs/00_config.ipynb #3ab13303
 @dataclass(frozen=True, kw_only=True)
 class PretrainRows:
     "Which rows are read or made, and how they are varied."
-    fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
+    # published best moves: repair them where the file has the label defect, never, or always
+    fix_best: Literal['auto', 'never', 'always'] = 'auto'
     max_bad_rows: Share = 0.05        # share of unreadable rows a file may have, 0 to 1
-    tasks: Mix|None = None            # which tasks, and their shares, such as 'S:1', see task; the rows of a task of your own are those of data; None: P and A, by env_ratio
+    # which tasks, and their shares, such as 'S:1', see task; the rows of a task of your own are
+    # those of data; None: P and A, by env_ratio
+    tasks: Mix|None = None
     block_rows: Count = 16384         # rows made or read at a time
-    workers: Whole = 1                # processes that make rows ahead; 0 makes them between the steps
-    from_positions: Share = 0.35      # A: share of the rows that start from labelled positions of data, 0 to 1
+    # processes that make rows ahead; 0 makes them between the steps
+    workers: Whole = 1
+    # A: share of the rows that start from labelled positions of data, 0 to 1
+    from_positions: Share = 0.35
     rare_moves: bool = False          # A: moves that random games seldom have are asked more often
     new_clocks: Share = 0.0           # A: share of the rows that get other clocks, 0 to 1
-    specials: bool = True             # A: one row in four is illegal, a mate, a draw, a promotion, en passant, castling, an opening or a first move
+    # A: one row in four is illegal, a mate, a draw, a promotion, en passant, castling, an opening
+    # or a first move
+    specials: bool = True
     flip: Share = 0.5                 # P: share of the rows with the colours swapped, 0 to 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainTargets:
     "What is learned from a row: its text as it stands, or odds over moves."
-    target_spread: NotNegative = 0.0  # P: candidates' odds by expected score, with this spread; 0 learns the text as it stands
-    legal_share: BelowOne = 0.0       # P: with target_spread, odds of the first candidate that go to all legal moves alike, 0 to below 1
+    # P: candidates' odds by expected score, with this spread; 0 learns the text as it stands
+    target_spread: NotNegative = 0.0
+    # P: with target_spread, odds of the first candidate that go to all legal moves alike, 0 to
+    # below 1
+    legal_share: BelowOne = 0.0
     eval_weight: NotNegative = 1.0    # P: weight of the tokens of evaluations in the loss
-    shuffled: Share = 0.0             # P: with target_spread, share of the rows whose candidates stand in random order while each place wants the best of those left, 0 to 1
-    repeat_weight: NotNegative = 0.0  # P: with target_spread, weight of not naming a candidate twice
-    legal_weight: NotNegative = 0.0   # A: weight of the odds over legal moves where the prompt names its move; 0 learns nothing from a prompt
+    # P: with target_spread, share of the rows whose candidates stand in random order while each
+    # place wants the best of those left, 0 to 1
+    shuffled: Share = 0.0
+    # P: with target_spread, weight of not naming a candidate twice
+    repeat_weight: NotNegative = 0.0
+    # A: weight of the odds over legal moves where the prompt names its move; 0 learns nothing from
+    # a prompt
+    legal_weight: NotNegative = 0.0
 
 # %% ../nbs/00_config.ipynb #ed81f74a
 @dataclass(frozen=True, kw_only=True)
 class PretrainUpdates:
     "How a step computes, the course of learning_rate, and what limits a step."
-    dtype: Literal['float32', 'bfloat16'] = 'float32' # of matrix products in training, for a GPU; weights, logits, the optimizer and evaluations are float32 always
+    # of matrix products in training, for a GPU; weights, logits, the optimizer and evaluations are
+    # float32 always
+    dtype: Literal['float32', 'bfloat16'] = 'float32'
     vector_learning_rate: Positive = 3e-3 # muon: of AdamW, for embeddings and vectors
-    move_learning_rate: NotNegative = 0.0 # muon: of AdamW, for what moves share: the square left, the square reached, the promotion; 0 shares nothing
-    weight_decay: NotNegative = 0.02  # muon: of matrices, a share of the learning rate; adamw: of all weights
+    # muon: of AdamW, for what moves share: the square left, the square reached, the promotion; 0
+    # shares nothing
+    move_learning_rate: NotNegative = 0.0
+    # muon: of matrices, a share of the learning rate; adamw: of all weights
+    weight_decay: NotNegative = 0.02
     warmup_steps: Whole = 100         # steps of linear warm-up
-    decay_steps: Whole = 0            # the last steps, in which the learning rate falls linearly to 0
+    # the last steps, in which the learning rate falls linearly to 0
+    decay_steps: Whole = 0
     grad_clip: Positive = 1.0         # largest norm of the gradient
 
 
@@ -564,18 +738,26 @@ class PretrainWatching:
 
 # %% ../nbs/00_config.ipynb #e0667e4b
 @dataclass(frozen=True, kw_only=True)
-class PretrainConfig(PretrainWatching, PretrainUpdates, PretrainTargets, PretrainRows, PretrainFront, Config):
+class PretrainConfig(PretrainWatching, PretrainUpdates, PretrainTargets, PretrainRows,
+                     PretrainFront, Config):
     "Supervised training on rows, from random weights or from a model."
-    idle = (
-        Idle('legal_share shuffled repeat_weight', 'without target_spread', lambda c: not c.target_spread, True),
-        Idle('preset tokenizer', 'with init {c.init}, which brings its own', lambda c: c.init),
-        Idle('fix_best max_bad_rows', 'with data positions, whose rows are all right', lambda c: c.data == 'positions'),
-        Idle('env_ratio', 'with tasks, which gives all shares', lambda c: c.tasks, True),
-        Idle('workers', 'with tasks: their rows are read between the steps', lambda c: c.tasks, off=(0,)),
-        Idle('from_positions rare_moves new_clocks specials legal_weight', 'where no row is of A', lambda c: not c.shares.get('A')),
-        Idle('flip target_spread legal_share eval_weight shuffled repeat_weight', 'where no row is of P', lambda c: not c.shares.get('P')),
-        Idle('vector_learning_rate move_learning_rate', 'with optimizer adamw', lambda c: c.optimizer == 'adamw'),
-        Idle('eval_every', 'with max_steps {c.max_steps}: there is an evaluation at the end anyway', lambda c: c.eval_every >= c.max_steps))
+    idle = (Idle('legal_share shuffled repeat_weight', 'without target_spread',
+                 lambda c: not c.target_spread, True),
+            Idle('preset tokenizer', 'with init {c.init}, which brings its own', lambda c: c.init),
+            Idle('fix_best max_bad_rows', 'with data positions, whose rows are all right',
+                 lambda c: c.data == 'positions'),
+            Idle('env_ratio', 'with tasks, which gives all shares', lambda c: c.tasks, True),
+            Idle('workers', 'with tasks: their rows are read between the steps', lambda c: c.tasks,
+                 off=(0, )),
+            Idle('from_positions rare_moves new_clocks specials legal_weight',
+                 'where no row is of A', lambda c: not c.shares.get('A')),
+            Idle('flip target_spread legal_share eval_weight shuffled repeat_weight',
+                 'where no row is of P', lambda c: not c.shares.get('P')),
+            Idle('vector_learning_rate move_learning_rate', 'with optimizer adamw',
+                 lambda c: c.optimizer == 'adamw'),
+            Idle('eval_every',
+                 'with max_steps {c.max_steps}: there is an evaluation at the end anyway',
+                 lambda c: c.eval_every >= c.max_steps))
 
     @property
     def shares(self) -> dict[str, float]: # letter: share, together 1
@@ -584,48 +766,79 @@ class PretrainConfig(PretrainWatching, PretrainUpdates, PretrainTargets, Pretrai
 
     def _check(self):
         if self.tasks: _check_mix(self)
-        self._require(f'batch_size ({self.batch_size}) or more', lambda v: v >= self.batch_size, 'block_rows')
-        self._require(f'max_steps ({self.max_steps}) or less', lambda v: v <= self.max_steps, 'decay_steps')
+        self._require(f'batch_size ({self.batch_size}) or more', lambda v: v >= self.batch_size,
+                      'block_rows')
+        self._require(f'max_steps ({self.max_steps}) or less', lambda v: v <= self.max_steps,
+                      'decay_steps')
         if self.init: self._require('left out with init', lambda v: False, 'branch_from')
 
 # %% ../nbs/00_config.ipynb #87b69e41
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Config):
     "Rows: positions with Stockfish's labels, or special sets whose answers the rules give."
-    kind: Literal['positions', 'games', 'mate_in_one', 'openings', 'first_moves', 'mates', 'draws', 'illegal', 'promotions', 'en_passant', 'castling'] = 'positions' # positions of random play, of games, or with a mate in one, labelled by Stockfish; the others are A rows of one kind
+    # positions of random play, of games, or with a mate in one, labelled by Stockfish; the others
+    # are A rows of one kind
+    kind: Literal['positions', 'games', 'mate_in_one', 'openings', 'first_moves', 'mates', 'draws',
+                  'illegal', 'promotions', 'en_passant', 'castling'] = 'positions'
     output: Name = 'positions.parquet' # a .parquet file, or a directory for shards
     positions: Count = 1000         # how many rows
     seed: Seed = 0                  # same seed, same rows
-    shard_size: Count = 10000       # rows per shard; finished shards are kept when the work is interrupted. Kind games: every shard has games of its own
+    # rows per shard; finished shards are kept when the work is interrupted. Kind games: every shard
+    # has games of its own
+    shard_size: Count = 10000
     nodes: Count = 1000             # search nodes per position
     multipv: MultiPV = 5            # best moves asked for, 1 to 5
     workers: Whole = 0              # engine processes; 0 uses every core
-    stockfish_path: str|None = None # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
-    timeout: Positive = 10.0        # seconds after which a search is stopped and its engine restarted
+    # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
+    stockfish_path: str|None = None
+    # seconds after which a search is stopped and its engine restarted
+    timeout: Positive = 10.0
     cache: str|None = None          # SQLite file of earlier answers; None keeps nothing
 
-    idle = (Idle('nodes multipv workers stockfish_path timeout cache', 'with kind {c.kind}: the rules give the answers', lambda c: c.kind not in ('positions', 'games', 'mate_in_one')),)
+    idle = (Idle('nodes multipv workers stockfish_path timeout cache',
+                 'with kind {c.kind}: the rules give the answers', lambda c: c.kind not in
+                 ('positions', 'games', 'mate_in_one')), )
 
 # %% ../nbs/00_config.ipynb #dd2b4d2a
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig(Config):
     "Held-out metrics of a model, with intervals, beside trivial answers."
-    model: Name = 'nano'            # weights: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id, org/name or org/name@revision
-    compare: Name|None = None       # a second model that answers the same prompts: paired differences with a test (--compare A B names both models)
-    data: Name = 'positions'        # 'positions' (shipped), a file of rows, FENs or games (parquet, csv, json, text, PGN), BIG-bench JSON, a Lichess puzzle CSV, or a hub id
-    fix_best: Literal['auto', 'never', 'always'] = 'auto' # published best moves: repair them where the file has the label defect, never, or always
+    # weights: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id,
+    # org/name or org/name@revision
+    model: Name = 'nano'
+    # a second model that answers the same prompts: paired differences with a test (--compare A B
+    # names both models)
+    compare: Name|None = None
+    # 'positions' (shipped), a file of rows, FENs or games (parquet, csv, json, text, PGN),
+    # BIG-bench JSON, a Lichess puzzle CSV, or a hub id
+    data: Name = 'positions'
+    # published best moves: repair them where the file has the label defect, never, or always
+    fix_best: Literal['auto', 'never', 'always'] = 'auto'
     max_bad_rows: Share = 0.05      # share of unreadable rows a file may have, 0 to 1
-    split: Literal['auto', 'eval', 'train', 'all'] = 'auto' # which rows of data, by position: eval are those that training here leaves out; auto takes eval where there are any, else all
-    suite: Literal['quick', 'full', 'fresh', 'first_moves', 'openings', 'mates', 'special', 'probes']|None = None # fixed rows; None takes rows of data
+    # which rows of data, by position: eval are those that training here leaves out; auto takes eval
+    # where there are any, else all
+    split: Literal['auto', 'eval', 'train', 'all'] = 'auto'
+    # fixed rows; None takes rows of data
+    suite: Literal['quick', 'full', 'fresh', 'first_moves', 'openings', 'mates', 'special',
+                   'probes'] | None = None
     prompts: Count|None = None      # prompts, at most; None: 500 of data, all of a suite
-    games: Whole = 0                # games of self-play as well: legal half-moves, illegal share; with opponent: of the match, an even number
-    opponent: Name|None = None      # play a match instead of measuring anything else, against random, stockfish:LEVEL (0 to 20), fairymax, the path of a UCI engine, or another model
+    # games of self-play as well: legal half-moves, illegal share; with opponent: of the match, an
+    # even number
+    games: Whole = 0
+    # play a match instead of measuring anything else, against random, stockfish:LEVEL (0 to 20),
+    # fairymax, the path of a UCI engine, or another model
+    opponent: Name|None = None
     max_plies: Count = 200          # half-moves of a game, at most; a game of a match is then drawn
-    temperature: NotNegative|None = None # of sampling; 0 is greedy; None: greedy, and for the suite full sampled at 1 as well
-    output: Name|None = None        # write the results to this .json, .csv or .html file (.json, .csv or .pgn of a match), or all three into this directory
-    engine: bool = False            # let Stockfish judge the choices of P too: best_move_engine, regret_engine
+    # of sampling; 0 is greedy; None: greedy, and for the suite full sampled at 1 as well
+    temperature: NotNegative|None = None
+    # write the results to this .json, .csv or .html file (.json, .csv or .pgn of a match), or all
+    # three into this directory
+    output: Name|None = None
+    # let Stockfish judge the choices of P too: best_move_engine, regret_engine
+    engine: bool = False
     nodes: Count = 10000            # search nodes per position, also of a UCI engine as opponent
-    stockfish_path: str|None = None # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
+    # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
+    stockfish_path: str|None = None
     max_new_tokens: Size = 144      # tokens an answer may have, end token included
     env_max_new_tokens: Size|None = None # max_new_tokens of A prompts; None is that of P
     batch_size: Count = 256         # prompts answered at once; greedy results are the same for any
@@ -633,21 +846,28 @@ class EvalConfig(Config):
     device: Device = 'auto'         # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0            # CPU threads; 0 uses every core
 
-    idle = (
-        Idle('compare suite prompts engine data split fix_best max_bad_rows batch_size max_new_tokens env_max_new_tokens', 'with opponent: a match asks no rows', lambda c: c.opponent, True),
-        Idle('data split fix_best max_bad_rows', 'with suite {c.suite!r}, which has its own rows', lambda c: c.suite, True),
-        Idle('fix_best max_bad_rows', 'with data positions, whose rows are all right', lambda c: c.data == 'positions'),
-        Idle('stockfish_path', 'with opponent {c.opponent}', lambda c: c.opponent and c.opponent.partition(':')[0] != 'stockfish'),
-        Idle('nodes', 'with opponent {c.opponent}', lambda c: c.opponent and c.opponent.partition(':')[0] in ('random', 'fairymax')),
-        Idle('nodes', 'without engine or opponent', lambda c: not (c.engine or c.opponent)),
-        Idle('max_plies', 'without games', lambda c: not c.games))
+    idle = (Idle(
+        'compare suite prompts engine data split fix_best max_bad_rows batch_size max_new_tokens env_max_new_tokens',
+        'with opponent: a match asks no rows', lambda c: c.opponent, True),
+            Idle('data split fix_best max_bad_rows',
+                 'with suite {c.suite!r}, which has its own rows', lambda c: c.suite, True),
+            Idle('fix_best max_bad_rows', 'with data positions, whose rows are all right',
+                 lambda c: c.data == 'positions'),
+            Idle('stockfish_path', 'with opponent {c.opponent}',
+                 lambda c: c.opponent and c.opponent.partition(':')[0] != 'stockfish'),
+            Idle('nodes', 'with opponent {c.opponent}',
+                 lambda c: c.opponent and c.opponent.partition(':')[0] in ('random', 'fairymax')),
+            Idle('nodes', 'without engine or opponent', lambda c: not (c.engine or c.opponent)),
+            Idle('max_plies', 'without games', lambda c: not c.games))
 
     def _check(self):
         if self.opponent:
-            self._require('an even number, 2 or more, with opponent (every opening is played from both sides)',
-                          lambda v: v > 0 and v % 2 == 0, 'games')
+            self._require(
+                'an even number, 2 or more, with opponent (every opening is played from both sides)',
+                lambda v: v > 0 and v % 2 == 0, 'games')
         elif self.temperature == 0:
-            self._require('1 with temperature 0 (greedy games are all the same)', lambda v: v <= 1, 'games')
+            self._require('1 with temperature 0 (greedy games are all the same)', lambda v: v <= 1,
+                          'games')
 
 # %% ../nbs/00_config.ipynb #913862dc
 @dataclass(frozen=True, kw_only=True)
@@ -659,36 +879,59 @@ class ReportConfig(Config):
 @dataclass(frozen=True, kw_only=True)
 class SweepConfig(Config):
     "Many training runs over a space of choices, compared on one page."
-    space: str|None = None          # TOML file: objective, [base], [space], or another program to run; see sweep.space
-    study: _like('a name of letters, digits, - _ and .', r'\w[\w.-]*')|None = None # name of the study; None takes the name of the file
-    output_dir: Name = 'sweeps'     # the study is kept in OUTPUT_DIR/STUDY, one run directory per trial
-    storage: str|None = None        # database URL of Optuna's record, such as postgresql://..., which many machines may share; None is SQLite in the directory of the study
-    trials: Count|None = None       # stop when this many trials have ended, those of earlier calls included; None: 20, or all of a grid
+    # TOML file: objective, [base], [space], or another program to run; see sweep.space
+    space: str|None = None
+    # name of the study; None takes the name of the file
+    study: _like('a name of letters, digits, - _ and .', r'\w[\w.-]*')|None = None
+    # the study is kept in OUTPUT_DIR/STUDY, one run directory per trial
+    output_dir: Name = 'sweeps'
+    # database URL of Optuna's record, such as postgresql://..., which many machines may share; None
+    # is SQLite in the directory of the study
+    storage: str|None = None
+    # stop when this many trials have ended, those of earlier calls included; None: 20, or all of a
+    # grid
+    trials: Count|None = None
     workers: Count = 1              # processes, each with one trial at a time
-    sampler: Literal['tpe', 'random', 'grid'] = 'tpe' # where the next trial is: near good ones, anywhere, or every combination in turn
-    prune: bool = False             # stop runs whose mean reward so far is below the median of the others
-    seed: Seed = 0                  # of the sampler; that of the runs is a field of [base] or [space]
+    # where the next trial is: near good ones, anywhere, or every combination in turn
+    sampler: Literal['tpe', 'random', 'grid'] = 'tpe'
+    # stop runs whose mean reward so far is below the median of the others
+    prune: bool = False
+    # of the sampler; that of the runs is a field of [base] or [space]
+    seed: Seed = 0
 
     idle = (Idle('seed', 'with sampler grid, which draws nothing', lambda c: c.sampler == 'grid'),
-            Idle('prune', 'with trials {c.trials}: the first 5 run to their end anyway', lambda c: c.trials and c.trials <= 5))
+            Idle('prune', 'with trials {c.trials}: the first 5 run to their end anyway',
+                 lambda c: c.trials and c.trials <= 5))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig(Config):
     "Ways of learning at equal cost, from one registered plan, with a verdict."
-    plan: str|None = None           # TOML file: budget, seeds, rates, primaries, guardrails, [base] and an [arms.NAME] each; see arms.compare
-    stage: Literal['run', 'verdict'] = 'run' # make the runs that are missing, then the verdict; or only the verdict
-    output_dir: Name = 'compared'   # directory of the comparison; what it was begun with is registered there
+    # TOML file: budget, seeds, rates, primaries, guardrails, [base] and an [arms.NAME] each; see
+    # arms.compare
+    plan: str|None = None
+    # make the runs that are missing, then the verdict; or only the verdict
+    stage: Literal['run', 'verdict'] = 'run'
+    # directory of the comparison; what it was begun with is registered there
+    output_dir: Name = 'compared'
 
 # %% ../nbs/00_config.ipynb #59dc6d89
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig(Config):
-    "A model as a directory that transformers and the hub open, with a model card that says what it is."
-    run: str|None = None            # run directory of rookworld_train (its newest checkpoint), 'nano', a model directory, or a hub id; None: the newest below runs/
+    """A model as a directory that transformers and the hub open, with a model card that says what
+    it is."""
+    # run directory of rookworld_train (its newest checkpoint), 'nano', a model directory, or a hub
+    # id; None: the newest below runs/
+    run: str|None = None
     output: Name = 'exported'       # directory to write, new or empty
-    dtype: Literal['float32', 'bfloat16'] = 'float32' # of the stored weights; bfloat16 halves the file and rounds
-    license: _like('an abbreviation such as apache-2.0 or mit', '[a-z0-9][a-z0-9.-]*') = 'apache-2.0' # licence in the model card, as the hub abbreviates it
-    push: _like('a hub repository such as org/name', r'\w[\w.-]*/\w[\w.-]*')|None = None # upload to this hub repository, such as org/name, with the token of `hf auth login` or $HF_TOKEN; None uploads nothing
+    # of the stored weights; bfloat16 halves the file and rounds
+    dtype: Literal['float32', 'bfloat16'] = 'float32'
+    # licence in the model card, as the hub abbreviates it
+    license: _like('an abbreviation such as apache-2.0 or mit',
+                   '[a-z0-9][a-z0-9.-]*') = 'apache-2.0'
+    # upload to this hub repository, such as org/name, with the token of `hf auth login` or
+    # $HF_TOKEN; None uploads nothing
+    push: _like('a hub repository such as org/name', r'\w[\w.-]*/\w[\w.-]*')|None = None
     public: bool = False            # a repository that push makes is public, not private
 
     idle = (Idle('public', 'without push', lambda c: not c.push, True),)
@@ -696,15 +939,21 @@ class ExportConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class UciConfig(Config):
-    "The model as a chess engine for any chess program that speaks UCI; each choice is also a UCI option."
-    model: Name = 'nano'            # weights: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id, org/name or org/name@revision
+    """The model as a chess engine for any chess program that speaks UCI; each choice is also a UCI
+    option."""
+    # weights: 'nano' (shipped), a model or run directory, a .safetensors file, or a hub id,
+    # org/name or org/name@revision
+    model: Name = 'nano'
     temperature: NotNegative = 0.0  # of sampling; 0 is greedy
     top_k: Whole = 0                # sample from the k most likely tokens; 0 from all
     seed: Seed = 0                  # same seed and same position, same answer
-    world_model: bool = False       # ask the model (A) which of its moves are legal and where they lead, not the rules; what it gets wrong is logged
+    # ask the model (A) which of its moves are legal and where they lead, not the rules; what it
+    # gets wrong is logged
+    world_model: bool = False
     multipv: MultiPV = 1            # candidates shown, 1 to 5
     ponder: bool = False            # also name the reply that the model expects
-    log: str|None = None            # file that what world_model gets wrong is appended to; None is standard error
+    # file that what world_model gets wrong is appended to; None is standard error
+    log: str|None = None
     device: Device = 'auto'         # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
     threads: Threads = 0            # CPU threads; 0 uses every core
 
@@ -712,15 +961,18 @@ class UciConfig(Config):
             Idle('log', 'without world_model', lambda c: not c.world_model))
 
 # %% ../nbs/00_config.ipynb #891edcf3
-TINY = TrainConfig(data='positions', max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4, warmup_steps=1, learning_rate=5e-5,
-                   eval_prompts=20, save_every=2, log_completions=2, kl_coef=0.0, coherence_share=0.0, rare_share=0.0, max_refills=4)
+TINY = TrainConfig(data='positions', max_steps=3, env_ratio=0.2, prompts_per_step=2, group_size=4,
+                   warmup_steps=1, learning_rate=5e-5, eval_prompts=20, save_every=2,
+                   log_completions=2, kl_coef=0.0, coherence_share=0.0, rare_share=0.0,
+                   max_refills=4)
 
 # %% ../nbs/00_config.ipynb #cd3c4aac
 @dataclass(frozen=True)
 class Choice:
     "One line of a configuration."
     name: str        # of the field
-    annotation: type # int, float, str, bool or Literal[...], each perhaps with a range, each perhaps `|None`
+    # int, float, str, bool or Literal[...], each perhaps with a range, each perhaps `|None`
+    annotation: type
     default: object  # used when no other value is given
     group: str       # the group it stands in, or front
     help: str        # its comment
@@ -728,13 +980,17 @@ class Choice:
 
 @functools.cache
 def describe(
-    cls: type,               # a configuration class from a module (the comments are read from its source)
+    # a configuration class from a module (the comments are read from its source)
+    cls: type,
 ) -> tuple[Choice, ...]:     # the front, then group by group
     "Every choice of a configuration, with its comment."
     found, types = [], _types(cls)
     for word, group in groups_of(cls).items():
         comments = docments(group, returns=False)
-        found += [Choice(f.name, types[f.name], f.default, word, comments[f.name] or '') for f in fields(group)]
+        found += [
+            Choice(f.name, types[f.name], f.default, word, comments[f.name] or '')
+            for f in fields(group)
+        ]
     return tuple(found)
 
 # %% ../nbs/00_config.ipynb #cf963e21
@@ -751,21 +1007,24 @@ def parse_value(
     if text in words: return text
     try: return SWITCH[text.lower()] if plain is bool else plain(text)
     except (KeyError, ValueError):
-        raise ValueError(f'{choice.name} must be {complaint(choice.annotation, None) or complaint(plain, None)}, '
-                         f'not {text!r}') from None
+        raise ValueError(
+            f'{choice.name} must be {complaint(choice.annotation, None) or complaint(plain, None)}, '
+            f'not {text!r}') from None
 
 # %% ../nbs/00_config.ipynb #76eb934a
 def command_line(
     config: Config,                        # of a run: TrainConfig or PretrainConfig
     without: tuple[str, ...] = ('output_dir',), # fields that are left out
     always: tuple[str, ...] = (),          # fields that are written even at their default
-) -> str:                                  # ready for a shell; other fields at their default are left out
+# ready for a shell; other fields at their default are left out
+) -> str:
     "The command that trains with these choices."
     words = ['rookworld_' + type(config).__name__.removesuffix('Config').lower()]
     for f in fields(config):
         value = getattr(config, f.name)
         default = value == f.default and type(value) is type(f.default)
-        if f.name == 'eval_prompts' and f.default is None: default = value == _held_out(config.max_steps)
+        if f.name == 'eval_prompts' and f.default is None:
+            default = value == _held_out(config.max_steps)
         if f.name in without or default and f.name not in always: continue
         if isinstance(value, bool): words.append(f'--{f.name}' if value else f'--no_{f.name}')
         else: words += [f'--{f.name}', 'none' if value is None else str(value)]

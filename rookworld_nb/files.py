@@ -25,8 +25,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tqdm.auto import tqdm
 from huggingface_hub import constants
-from huggingface_hub.errors import (EntryNotFoundError, GatedRepoError, HfHubHTTPError, HFValidationError,
-                                    LocalEntryNotFoundError)
+from huggingface_hub.errors import (EntryNotFoundError, GatedRepoError, HfHubHTTPError,
+                                    HFValidationError, LocalEntryNotFoundError)
 from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
 
 # %% ../nbs/01_files.ipynb #52a42d75
@@ -43,16 +43,23 @@ def check_fetched(
     "Refuse a Git LFS pointer. Raises ValueError, and OSError where there is no file to read."
     with open(path, 'rb') as f: start = f.read(42)
     if start.startswith(b'version https://git-lfs.github.com/spec/v1'):
-        raise ValueError(f'{path} is a Git LFS pointer, not the file: `git lfs pull` in its repository fetches the file')
+        raise ValueError(
+            f'{path} is a Git LFS pointer, not the file: `git lfs pull` in its repository fetches the file'
+        )
 
 # %% ../nbs/01_files.ipynb #1e594a25
 _LACKING = dict(
     flock='has no locks: start no second command that writes into the same directory',
     fsync='cannot force a directory to the disk: after a power cut the newest files may be missing',
     chmod='keeps no permissions: who may read the files is as the file system says')
-_REFUSED = {errno.EINVAL, errno.EPERM, errno.EACCES, errno.EBADF, errno.ENOSYS, errno.ENOTTY, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}   # as one says that it cannot; a full or a broken disk says something else
+# as one says that it cannot; a full or a broken disk says something else
+_REFUSED = {
+    errno.EINVAL, errno.EPERM, errno.EACCES, errno.EBADF, errno.ENOSYS, errno.ENOTTY, errno.ENOTSUP,
+    errno.EOPNOTSUPP, errno.ENOLCK
+}
 
-_TOLD = '_ROOKWORLD_TOLD'   # in the environment, so that the processes that a command starts do not say it again
+# in the environment, so that the processes that a command starts do not say it again
+_TOLD = '_ROOKWORLD_TOLD'
 
 def _tell(what):
     if what in (told := os.environ.get(_TOLD, '').split()): return
@@ -96,7 +103,8 @@ def write_at_once(
 ) -> None:
     "Write a file completely or not at all, even if the process dies."
     file = Path(file).resolve()      # a link stays one
-    unfinished = file.with_name(f'{file.name[:40]}.{os.getpid()}-{threading.get_ident()}.tmp') # a name that no other writer has
+    # a name that no other writer has
+    unfinished = file.with_name(f'{file.name[:40]}.{os.getpid()}-{threading.get_ident()}.tmp')
     try:
         if isinstance(content, str): unfinished.write_text(content, encoding='utf-8')
         else: content(unfinished)
@@ -113,10 +121,12 @@ def hold(
     shared: bool = False, # others may hold it as well, if they share it
     wait: bool = False,   # until it is free
 ) -> bool:                # False: this file system has no locks, so nobody can know
-    "Lock a file for this process until it is closed. Raises BlockingIOError when another process holds the lock, and `wait` is False."
+    """Lock a file for this process until it is closed. Raises BlockingIOError when another process
+    holds the lock, and `wait` is False."""
     held = False
     with _spared('flock'):
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file,
+                    (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         held = True
     return held
 
@@ -127,29 +137,37 @@ def only_holder(
 ) -> None:
     "Lock a file. Raises ValueError when another process holds the lock."
     try: hold(file)
-    except BlockingIOError: raise ValueError(f'{name} is being written by another process') from None
+    except BlockingIOError:
+        raise ValueError(f'{name} is being written by another process') from None
 
 # %% ../nbs/01_files.ipynb #0e885305
 def hung_up(
     number: int, # of a signal
 ) -> None:
-    "After SIGHUP the terminal is gone: what is printed goes nowhere from now on, instead of failing."
+    """After SIGHUP the terminal is gone: what is printed goes nowhere from now on, instead of
+    failing."""
     for stream in (1, 2) if number == signal.SIGHUP else ():
         with suppress(OSError):
-            if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream): os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+            if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def tell_at_once(
     line: str, # for the reader
 ) -> None:
-    "Write a line to standard error from within a signal handler, where `print` may be at work already."
+    """Write a line to standard error from within a signal handler, where `print` may be at work
+    already."""
     with suppress(OSError): os.write(2, f'{line}\n'.encode())
 
 # %% ../nbs/01_files.ipynb #3358f1fa
 class Interrupt:
-    "Ctrl-C, SIGTERM and the end of the terminal (SIGHUP, unless nohup has it ignored) set `asked`, and the loop stops after the step in progress. Inside `at_once`, and the second time, they raise KeyboardInterrupt. Inside `or_save`, a step that takes long after a signal may be killed, so what was done before it is saved."
+    """Ctrl-C, SIGTERM and the end of the terminal (SIGHUP, unless nohup has it ignored) set
+    `asked`, and the loop stops after the step in progress. Inside `at_once`, and the second time,
+    they raise KeyboardInterrupt. Inside `or_save`, a step that takes long after a signal may be
+    killed, so what was done before it is saved."""
     def __init__(self,
-        repeated: bool = False, # every signal comes more than once, as torchrun sends it: the second time is no answer
+        # every signal comes more than once, as torchrun sends it: the second time is no answer
+        repeated: bool = False,
         seconds: float = 3.0,   # that a step may take after a signal before it counts as long
     ):
         self.repeated, self.seconds, self.asked, self.patient, self.save, self.before = repeated, seconds, False, True, None, {}
@@ -157,21 +175,26 @@ class Interrupt:
     def __enter__(self):
         if threading.current_thread() is threading.main_thread():
             for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN: self.before[s] = signal.signal(s, self._ask)
-            self.before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda *how: self.save and self.save())
+                if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN:
+                    self.before[s] = signal.signal(s, self._ask)
+            self.before[signal.SIGALRM] = signal.signal(signal.SIGALRM,
+                                                        lambda *how: self.save and self.save())
         return self
 
     def __exit__(self, kind, *_):
         for s, handler in self.before.items():
-            if kind is None or not self.repeated: signal.signal(s, handler)     # torchrun signals while a rank still says why it ends
+            # torchrun signals while a rank still says why it ends
+            if kind is None or not self.repeated: signal.signal(s, handler)
 
     def _ask(self, number, frame):
         hung_up(number)
         if self.asked and not self.repeated or not self.patient: raise KeyboardInterrupt
         first, self.asked = not self.asked, True
         if first and self.save: signal.setitimer(signal.ITIMER_REAL, self.seconds)
-        more = '; torchrun waits for 30 s, or for its --shutdown-timeout' if self.repeated else '; once more stops at once and saves nothing'
-        if first and os.environ.get('RANK', '0') == '0': tell_at_once(f'stops after this step{more}')
+        more = ('; torchrun waits for 30 s, or for its --shutdown-timeout'
+                if self.repeated else '; once more stops at once and saves nothing')
+        if first and os.environ.get('RANK', '0') == '0':
+            tell_at_once(f'stops after this step{more}')
 
     @contextmanager
     def or_save(self,
@@ -192,11 +215,11 @@ class Interrupt:
         try: yield
         finally: self.patient = True
 
-
 # %% ../nbs/01_files.ipynb #fa190c20
 @contextmanager
 def while_read():
-    "Print; from the moment that nobody reads standard output any more (a closed pipe, a terminal that is gone), print nowhere."
+    """Print; from the moment that nobody reads standard output any more (a closed pipe, a terminal
+    that is gone), print nowhere."""
     try:
         yield
         if sys.stdout: sys.stdout.flush()
@@ -213,7 +236,8 @@ def moving(
     "Draw a bar again and again while one of its steps takes long."
     ended = threading.Event()
     def draw():
-        while not ended.wait(every) and not bar.disable: bar.refresh()     # a closed bar is disabled
+        # a closed bar is disabled
+        while not ended.wait(every) and not bar.disable: bar.refresh()
     drawing = None if bar.disable else threading.Thread(target=draw, daemon=True)
     if drawing: drawing.start()
     try: yield
@@ -228,20 +252,25 @@ def busy(
     every: float = 2.0,  # seconds between two looks at the clock
 ) -> Iterator[None]:     # nothing
     "Say on a terminal what is being done, and for how long."
-    with tqdm(desc=what, bar_format='{desc} {elapsed}', leave=False, disable=None) as bar, moving(bar, every): yield
+    with tqdm(desc=what, bar_format='{desc} {elapsed}', leave=False,
+              disable=None) as bar, moving(bar, every):
+        yield
 
 # %% ../nbs/01_files.ipynb #28bc0f69
 def _parse(line, kind=dict):
-    "The value of a line or a file, if it can be read and is of this kind: with ? for half a character, and inf for what is too large for a column."
+    """The value of a line or a file, if it can be read and is of this kind: with ? for half a
+    character, and inf for what is too large for a column."""
     try:
         value = json.loads(line, parse_int=lambda digits: int(digits) if len(digits) < 300 else float(digits))
-        if '\\ud' in line.lower(): value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors='replace'))
+        if '\\ud' in line.lower():
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors='replace'))
     except (ValueError, RecursionError): return None
     return value if isinstance(value, kind) else None
 
 
 def read_rows(
-    file: str|Path,             # one JSON object per line; it may be missing, damaged, or still being written
+    # one JSON object per line; it may be missing, damaged, or still being written
+    file: str|Path,
     notes: list[str]|None = None, # what could not be read is added here, after the last row
 ) -> Iterator[dict]:            # the readable rows, in their order
     "The rows of a file."
@@ -255,7 +284,9 @@ def read_rows(
             if (row := _parse(line)) is None: bad += 1
             else: yield row
     if row is None:
-        notes.append(f'{file.name}: the last line is incomplete and was left out (was the run stopped while writing?).')
+        notes.append(
+            f'{file.name}: the last line is incomplete and was left out (was the run stopped while writing?).'
+        )
         bad -= 1
     if bad: notes.append(f'{file.name}: {bad} unreadable line{"s" * (bad > 1)} left out.')
 
@@ -268,7 +299,8 @@ def read_json(
     "The value of a file."
     file = Path(file)
     if not file.exists(): notes.append(f'{file.name} is not there (yet).'); return kind()
-    if (value := _parse(file.read_text(encoding='utf-8-sig', errors='replace'), kind)) is not None: return value
+    if (value := _parse(file.read_text(encoding='utf-8-sig', errors='replace'), kind)) is not None:
+        return value
     notes.append(f'{file.name} cannot be read and was left out.')
     return kind()
 
@@ -277,7 +309,8 @@ def first_line(
     error: Exception, # of any library
 ) -> str:             # never empty
     "The first line of what an error says."
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next((line.strip() for line in str(error).splitlines() if line.strip()),
+                type(error).__name__)
 
 # %% ../nbs/01_files.ipynb #5471a912
 def hub_failure(
@@ -287,24 +320,28 @@ def hub_failure(
     cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
     for kind, sentence in _FAILURES.items():
         if isinstance(cause, kind): return sentence.format(endpoint=constants.ENDPOINT)
-    status, name = cause.response.status_code if isinstance(cause, HfHubHTTPError) else None, type(cause).__name__
+    status, name = cause.response.status_code if isinstance(
+        cause, HfHubHTTPError) else None, type(cause).__name__
     if status in (401, 403): return f'the hub refuses the token ({status}); check HF_TOKEN'
     if status == 429: return 'the hub has had too many requests (429); wait some minutes, or set HF_TOKEN'
     if status: return f'the hub answers {status}; try again later'
-    if 'Connect' in name or 'Timeout' in name: return f'{constants.ENDPOINT} cannot be reached; check the connection'
-    if 'Protocol' in name or 'Read' in name: return 'the connection broke again and again; try again'
+    if 'Connect' in name or 'Timeout' in name:
+        return f'{constants.ENDPOINT} cannot be reached; check the connection'
+    if 'Protocol' in name or 'Read' in name:
+        return 'the connection broke again and again; try again'
     return f'{name}: {first_line(cause)}'
 
 
-_FAILURES = {   # the first that fits
+_FAILURES = { # the first that fits
     OfflineModeIsEnabled: 'HF_HUB_OFFLINE is set and the file is not in the cache; unset it to download',
     GatedRepoError: 'access has to be granted; ask for it on {endpoint}, '
-                    'then set HF_TOKEN or log in with `hf auth login`',
+    'then set HF_TOKEN or log in with `hf auth login`',
     RepositoryNotFoundError: 'there is no such repository, or it is private; check the name, or set HF_TOKEN',
     RevisionNotFoundError: 'the repository has no such revision; check what stands behind the @',
     LocalEntryNotFoundError: 'the file is not in the cache',
     EntryNotFoundError: 'the repository has no such file',
-    HFValidationError: 'that is not a name the hub allows'}
+    HFValidationError: 'that is not a name the hub allows'
+}
 
 # %% ../nbs/01_files.ipynb #f80f651d
 @contextmanager

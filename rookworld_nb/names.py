@@ -12,42 +12,59 @@ from collections.abc import Iterable
 # %% ../nbs/03_names.ipynb #08c57e1a
 # spellings of the trainers that came before, and the options that they mean
 ALIASES = {
-    'steps': 'max_steps', 'batch_size': 'prompts_per_step', 'batch_positions': 'prompts_per_step', 'k_samples': 'group_size',
-    'lr': 'learning_rate', 'mix_env_ratio': 'env_ratio', 'baseline_type': 'baseline', 'use_gae': 'gae', 'no_use_gae': 'no_gae',
-    'lam': 'gae_lambda', 'model_path': 'model', 'model_name_or_path': 'model', 'log_dir': 'output_dir/run-NNN',
-    'clip_range': 'clip_low clip_high', 'kl_divergence_threshold': 'kl_act', 'target_kl': 'kl_target', 'reward_momentum': 'ema_momentum',
+    'steps': 'max_steps', 'batch_size': 'prompts_per_step', 'batch_positions': 'prompts_per_step',
+    'k_samples': 'group_size', 'lr': 'learning_rate', 'mix_env_ratio': 'env_ratio',
+    'baseline_type': 'baseline', 'use_gae': 'gae', 'no_use_gae': 'no_gae', 'lam': 'gae_lambda',
+    'model_path': 'model', 'model_name_or_path': 'model', 'log_dir': 'output_dir/run-NNN',
+    'clip_range': 'clip_low clip_high', 'kl_divergence_threshold': 'kl_act',
+    'target_kl': 'kl_target', 'reward_momentum': 'ema_momentum',
     'adaptive_kl': 'kl_controller=threshold', 'no_adaptive_kl': 'kl_controller=fixed',
-    'use_mixed_precision': 'dtype=bfloat16', 'no_use_mixed_precision': 'dtype=float32', 'bf16': 'dtype=bfloat16',
-    'use_torch_compile': 'compile', 'no_use_torch_compile': 'no_compile'}
+    'use_mixed_precision': 'dtype=bfloat16', 'no_use_mixed_precision': 'dtype=float32',
+    'bf16': 'dtype=bfloat16', 'use_torch_compile': 'compile', 'no_use_torch_compile': 'no_compile'
+}
 
 # %% ../nbs/03_names.ipynb #73cd9635
 # names that are refused, and what there is in their place
 ELSEWHERE = {
-    'num_generations': 'group_size', 'num_rollouts': 'group_size', 'beta': 'kl_coef', 'epsilon': 'clip_low', 'epsilon_high': 'clip_high',
-    'num_iterations': 'inner_steps', 'ppo_epochs': 'inner_steps', 'scale_rewards': 'advantage_scale', 'max_completion_length': 'max_new_tokens',
-    'max_length': 'max_new_tokens', 'per_device_train_batch_size': 'micro_batch_size', 'gradient_accumulation_steps': 'micro_batch_size',
-    'max_grad_norm': 'grad_clip', 'save_steps': 'save_every', 'save_freq': 'save_every', 'eval_steps': 'eval_every', 'eval_freq': 'eval_every',
-    'mask_truncated_completions': 'mask_truncated', 'reward_funcs': 'reward_function', 'torch_compile_mode': 'compile', 'ema_alpha': 'ema_momentum',
-    'num_train_epochs': 'max_steps', 'model_id': 'model', 'dataset': 'data'}
+    'num_generations': 'group_size', 'num_rollouts': 'group_size', 'beta': 'kl_coef',
+    'epsilon': 'clip_low', 'epsilon_high': 'clip_high', 'num_iterations': 'inner_steps',
+    'ppo_epochs': 'inner_steps', 'scale_rewards': 'advantage_scale',
+    'max_completion_length': 'max_new_tokens', 'max_length': 'max_new_tokens',
+    'per_device_train_batch_size': 'micro_batch_size',
+    'gradient_accumulation_steps': 'micro_batch_size', 'max_grad_norm': 'grad_clip',
+    'save_steps': 'save_every', 'save_freq': 'save_every', 'eval_steps': 'eval_every',
+    'eval_freq': 'eval_every', 'mask_truncated_completions': 'mask_truncated',
+    'reward_funcs': 'reward_function', 'torch_compile_mode': 'compile', 'ema_alpha': 'ema_momentum',
+    'num_train_epochs': 'max_steps', 'model_id': 'model', 'dataset': 'data'
+}
 
-# choices of our own earlier versions, and the value that each has always now; ...: it changed nothing that a run learned
+# choices of our own earlier versions, and the value that each has always now; ...: it changed
+# nothing that a run learned
 GONE = {
-    'exact_best': 'off', 'rare_twins': 'none', 'narrow_share': 0., 'difficulty_filter': False, 'success_reward': 0.5, 'fix_best': 'auto',
-    'env_top_k': None, 'env_top_p': None, 'overlong_buffer': 0, 'overlong_penalty': 1., 'min_std': 0., 'value_coef': 0.1,
-    'value_clip': 0.2, 'value_detach': False, 'entropy_over': 'full', 'kl_horizon': 10000, 'kl_coef_min': 1e-5, 'kl_coef_max': 10., 'reference_mix': 0.6, 'max_skips': 3,
-    **dict.fromkeys('engine_workers engine_timeout engine_cache keep_best kl_warn entropy_warn clip_warn silent_warn spread_warn slow_warn memory_warn loss_rises health_window'.split(), ...)}
+    'exact_best': 'off', 'rare_twins': 'none', 'narrow_share': 0., 'difficulty_filter': False,
+    'success_reward': 0.5, 'fix_best': 'auto', 'env_top_k': None, 'env_top_p': None,
+    'overlong_buffer': 0, 'overlong_penalty': 1., 'min_std': 0., 'value_coef': 0.1,
+    'value_clip': 0.2, 'value_detach': False, 'entropy_over': 'full', 'kl_horizon': 10000,
+    'kl_coef_min': 1e-5, 'kl_coef_max': 10., 'reference_mix': 0.6, 'max_skips': 3, **dict.fromkeys(
+        'engine_workers engine_timeout engine_cache keep_best kl_warn entropy_warn clip_warn '
+        'silent_warn spread_warn slow_warn memory_warn loss_rises health_window'.split(
+        ), ...)
+}
 
 # classes and functions, and what they are below `rookworld_nb`
 CALLED = {
     'GRPOConfig': 'TrainConfig', 'GRPOTrainer': 'train', 'FullGRPOTrainer': 'train',
     'GRPODataCollector': 'grpo.experience.gather', 'CausalLMPolicy': 'generate',
-    'StockfishEngine': 'chess.engine.EnginePool', 'MemoryProfile': 'run.memory.fit_into_memory', 'load_pretrained_model': 'load_model',
-    'compute_gae': 'grpo.value.gae', 'RewardScorer': 'score', 'AdaptiveKLController': 'grpo.kl.KLController'}
+    'StockfishEngine': 'chess.engine.EnginePool', 'MemoryProfile': 'run.memory.fit_into_memory',
+    'load_pretrained_model': 'load_model', 'compute_gae': 'grpo.value.gae', 'RewardScorer': 'score',
+    'AdaptiveKLController': 'grpo.kl.KLController'
+}
 
 # %% ../nbs/03_names.ipynb #456cd0a9
 def meaning(
     spelling: str,                # a value of `ALIASES`, or a flag
-) -> tuple[list[str], str, str]:  # flags; the word that is their value, or ''; the name inside of the directory that is given, or ''
+# flags; the word that is their value, or ''; the name inside of the directory that is given, or ''
+) -> tuple[list[str], str, str]:
     "Take a spelling apart."
     flags, _, inside = spelling.partition('/')
     flags, _, word = flags.partition('=')
@@ -65,7 +82,11 @@ def aliases_of(
     known: Iterable[str], # fields of a configuration
 ) -> dict[str, str]:      # the part of `ALIASES` that means something there
     "The other spellings that a configuration takes."
-    return {short: spelling for short, spelling in ALIASES.items() if set(known).issuperset(fields_of(spelling)) and short not in known}
+    return {
+        short: spelling
+        for short, spelling in ALIASES.items()
+        if set(known).issuperset(fields_of(spelling)) and short not in known
+    }
 
 
 def in_other_words(
@@ -76,8 +97,10 @@ def in_other_words(
     "The way out of a name that is wrong."
     name, known = name.lstrip('-').replace('-', '_'), list(known)
     meant = fields_of(aliases_of(known).get(name) or ELSEWHERE.get(name, ''))
-    if meant and set(meant) <= set(known): return '; here it is ' + ' and '.join(mark + field for field in meant)
-    if name in GONE: return '; it is no choice any more' + f', but always {GONE[name]!r}' * (GONE[name] not in (None, ...))
+    if meant and set(meant) <= set(known): return ('; here it is ' + ' and '.join(mark + field for field in meant))
+    if name in GONE:
+        return ('; it is no choice any more' + f', but always {GONE[name]!r}'*
+                (GONE[name] not in (None, ...)))
     near = difflib.get_close_matches(name, [*known, *(aliases_of(known) if mark else ())], 1)
     return f'; did you mean {mark}{near[0]}?' if near else ''
 
@@ -85,11 +108,20 @@ def in_other_words(
 def _spelled(long):
     "The flags behind an alias."
     flags, word, inside = meaning(long)
-    return ' '.join(f'--{flag}' for flag in flags) + (f' DIR/{inside}' if inside else f' {word}' if word else '')
+    return (' '.join(f'--{flag}' for flag in flags) +
+            (f' DIR/{inside}' if inside else f' {word}' if word else ''))
 
 
 def names_text() -> str: # what `--help names` prints
     "The tables for a terminal."
-    parts = {'taken as they are': {f'--{short}': _spelled(long) for short, long in ALIASES.items()},
-             'refused, and what comes nearest': {old: f'--{new}' for old, new in ELSEWHERE.items()}, 'classes and functions': {old: f'rookworld_nb.{new}' for old, new in CALLED.items()}}
-    return '\n\n'.join('\n'.join([f'names of other trainers, {title}:', *(f'  {old:30}{new}' for old, new in rows.items())]) for title, rows in parts.items())
+    parts = {
+        'taken as they are': {f'--{short}': _spelled(long)
+                              for short, long in ALIASES.items()},
+        'refused, and what comes nearest': {old: f'--{new}'
+                                            for old, new in ELSEWHERE.items()},
+        'classes and functions': {old: f'rookworld_nb.{new}'
+                                  for old, new in CALLED.items()}
+    }
+    return '\n\n'.join('\n'.join(
+        [f'names of other trainers, {title}:', *(f'  {old:30}{new}' for old, new in rows.items())])
+                       for title, rows in parts.items())

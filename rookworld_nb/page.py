@@ -148,13 +148,16 @@ def document(
     body: str,  # HTML
 ) -> str:       # a whole HTML document without links, scripts or other files
     "The page around its content."
-    return ('<!doctype html><html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width,initial-scale=1">'
-            f'<title>{escaped(title)}</title><style>{_CSS}</style></head>\n<body><main>{body}</main></body></html>')
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<title>{escaped(title)}</title><style>{_CSS}</style></head>\n<body><main>{body}</main></body></html>'
+    )
 
 # %% ../nbs/02_page.ipynb #78728007
 def embedded(
     body: str, # HTML
-) -> str:      # HTML for the output of a cell; without trust the style is lost, and the words and pictures stay
+# HTML for the output of a cell; without trust the style is lost, and the words and pictures stay
+) -> str:
     "A piece in the look of the pages, for a notebook."
     return f'<style>.rookworld{{{_CSS.replace(":root{", "&{").replace("body{", "&{")}}}</style><div class="rookworld">{body}</div>'

@@ -20,7 +20,8 @@ class Aim:
     guard: bool = False  # should it stay? Others should get better
     label: str = ''      # at its curve; '' is not drawn
     check: str = ''      # in the line of a check; '' is not there
-    said: str = ''       # 'right answers about people's games', in the sentences above the table; '' is not there
+    # 'right answers about people's games', in the sentences above the table; '' is not there
+    said: str = ''
 
     @property
     def slice(self) -> str: # 'all', or 'source:…'
@@ -64,7 +65,7 @@ def _whole(question, answer, truth):
 
 def _usually(value): return field(default_factory=lambda: value)
 
-
+# %% ../nbs/04_task.ipynb #454d3d0e
 @dataclass(frozen=True, kw_only=True)
 class Task:
     "All about one task."
@@ -72,32 +73,52 @@ class Task:
     name: str                 # in a word, for reports
     form: str                 # of a prompt, 'K: <FEN>+<square>'
     about: str = ''           # in a sentence, for the model card
-    ask: Callable             # the prompt after 'K: ' -> the question: a `TextQuestion`, or what has the same names; else ValueError
-    read: Callable            # completion, strict -> the answer: a `TextAnswer`, or what has the same names; else ValueError
-    cut: Callable|None = None # a row as one text -> prompt, completion; else None. None: rows of files have both apart
-    truth: Callable|None = None # question -> the answer that the rules give; None: only a row or an engine knows it
-    prompts: Callable|None = None  # kinds of position, reserved positions -> {kind: seed -> endless examples, whose source is the kind}
-    held_out: Callable|None = None # number -> so many held-out examples; None: they come with the rows
-    rows: Callable|None = None # for supervised training: `PretrainConfig`, files, number of a block, `Context` -> its examples; None: the rows of the files as they are
+    # the prompt after 'K: ' -> the question: a `TextQuestion`, or what has the same names; else
+    # ValueError
+    ask: Callable
+    # completion, strict -> the answer: a `TextAnswer`, or what has the same names; else ValueError
+    read: Callable
+    # a row as one text -> prompt, completion; else None. None: rows of files have both apart
+    cut: Callable|None = None
+    # question -> the answer that the rules give; None: only a row or an engine knows it
+    truth: Callable|None = None
+    # kinds of position, reserved positions -> {kind: seed -> endless examples, whose source is the
+    # kind}
+    prompts: Callable|None = None
+    # number -> so many held-out examples; None: they come with the rows
+    held_out: Callable|None = None
+    # for supervised training: `PretrainConfig`, files, number of a block, `Context` -> its
+    # examples; None: the rows of the files as they are
+    rows: Callable|None = None
     weights: dict = _usually({'right': 0.6}) # part of the reward: its weight; together 0.6
     by_rules: dict = _usually({}) # the same where the rules pay in place of a label
-    shares: Callable = _usually(_whole) # question, answer, truth -> ({part: share, 0 to 1}, what is wrong)
-    grade: Callable|None = None # question, answer, truth, weights, values -> Score, for what shares cannot say
-    salvage: Callable|None = None # prompt, question, refused text -> the answer in it, its length; None: the lenient parser's
-    near: Callable = _usually(lambda text: 0.0) # text without an answer -> how near it is to one, 0 to 1
+    # question, answer, truth -> ({part: share, 0 to 1}, what is wrong)
+    shares: Callable = _usually(_whole)
+    # question, answer, truth, weights, values -> Score, for what shares cannot say
+    grade: Callable|None = None
+    # prompt, question, refused text -> the answer in it, its length; None: the lenient parser's
+    salvage: Callable|None = None
+    # text without an answer -> how near it is to one, 0 to 1
+    near: Callable = _usually(lambda text: 0.0)
     picture: Callable = _usually(lambda question, answer, truth: '') # SVG, for reward breakdowns
     paid: str = ''            # what earns 1, 'an exact A answer'
-    judge: Callable|None = None # example, completion, engine -> {metric: value}; None: format and whether all is right
+    # example, completion, engine -> {metric: value}; None: format and whether all is right
+    judge: Callable|None = None
     metrics: tuple = ()       # of judge, see `measure.measures`
     row_class: Callable = _usually(lambda example: '') # the class that a row is reported under
-    trivial: dict = _usually({}) # policies without any skill, to stand beside a model; name: prompt -> completion. The first stands in the table of a run
+    # policies without any skill, to stand beside a model; name: prompt -> completion. The first
+    # stands in the table of a run
+    trivial: dict = _usually({})
     aims: tuple[Aim, ...] = () # what a run is judged by
     heading: str = ''         # of the aims that should get better, 'A right'
-    shown: tuple[str, ...] = ('reward', 'format_valid', 'exact') # metrics with a panel in the report
+    # metrics with a panel in the report
+    shown: tuple[str, ...] = ('reward', 'format_valid', 'exact')
     tiles: tuple[str, ...] = ('exact',) # metrics at its top, beside the reward
-    sampling: Callable = _usually(lambda config: {}) # temperature, top_k, top_p that differ from those of the run; None does not
+    # temperature, top_k, top_p that differ from those of the run; None does not
+    sampling: Callable = _usually(lambda config: {})
     limit: Callable = _usually(lambda config: None) # most tokens of an answer; None: max_new_tokens
-    drafts: bool = False      # does a good model mostly write the truth, letter by letter? Then sampling begins with it
+    # does a good model mostly write the truth, letter by letter? Then sampling begins with it
+    drafts: bool = False
     sign: str = ''            # in the line of a step; '' is the letter
 
 # %% ../nbs/04_task.ipynb #7a5c000b
@@ -107,20 +128,29 @@ def register(
     task: Task, # takes the place of one with the same letter
 ) -> Task:
     "Make a task known to all rooms."
-    if not re.fullmatch('[A-Z]', task.letter): raise ValueError(f'the letter of a task must be one capital, not {task.letter!r}')
+    if not re.fullmatch('[A-Z]', task.letter):
+        raise ValueError(f'the letter of a task must be one capital, not {task.letter!r}')
     TASKS[task.letter] = task
     return task
 
 
-_UNSAID = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(Task)}
+_UNSAID = {
+    f.name: f.default if f.default_factory is MISSING else f.default_factory()
+    for f in fields(Task)
+}
 
 def complete(
     letter: str, # of a task that is registered
     **more,      # fields of `Task`
 ) -> None:
-    "Add what a room knows about a task. What was said before stays, so that a lesson can run again beside the package."
+    """Add what a room knows about a task. What was said before stays, so that a lesson can run
+    again beside the package."""
     known = TASKS[letter]
-    TASKS[letter] = replace(known, **{name: value for name, value in more.items() if getattr(known, name, None) is _UNSAID.get(name)})
+    TASKS[letter] = replace(
+        known, **{
+            name: value
+            for name, value in more.items() if getattr(known, name, None) is _UNSAID.get(name)
+        })
 
 
 def check_letters(
@@ -128,7 +158,11 @@ def check_letters(
 ) -> dict[str, float]:        # the same
     "Raises ValueError for a letter that nobody registered."
     for letter in shares:
-        if letter not in TASKS: raise ValueError(f'tasks: nobody has registered {letter!r}, there are {", ".join(TASKS)}; a task of your own is known in the notebook that registers it, and not to a command')
+        if letter not in TASKS:
+            raise ValueError(
+                f'tasks: nobody has registered {letter!r}, there are {", ".join(TASKS)}; a task '
+                f'of your own is known in the notebook that registers it, and not to a command'
+            )
     return shares
 
 

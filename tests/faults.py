@@ -1,4 +1,5 @@
-"Faults by rule: what a mistaken line might say instead, found in the syntax tree of a cell and put into its text."
+"""Faults by rule: what a mistaken line might say instead, found in the syntax tree of a cell and
+put into its text."""
 import ast
 import contextlib
 import copy
@@ -13,16 +14,32 @@ def short(*texts): return hashlib.sha256('\0'.join(texts).encode()).hexdigest()[
 
 # The operators: each gives the nodes that might stand in the place of a node.
 
-OPPOSITE = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-            ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is}
+OPPOSITE = {
+    ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is
+}
 EDGE = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
-OTHER = dict(p for a, b in [('mean', 'sum'), ('min', 'max'), ('minimum', 'maximum'), ('amin', 'amax'), ('any', 'all'), ('argmin', 'argmax'),
-    ('floor', 'ceil'), ('zeros', 'ones'), ('zeros_like', 'ones_like'), ('cumsum', 'cumprod')] for p in ((a, b), (b, a)))
-ENDS = dict(p for a, b in [('before', 'after'), ('startswith', 'endswith'), ('removeprefix', 'removesuffix'), ('first', 'last'), ('low', 'high'),
-    ('find', 'rfind'), ('lstrip', 'rstrip'), ('left', 'right'), ('prompt', 'completion'), ('start', 'end')] for p in ((a, b), (b, a)))
+OTHER = dict(p for a, b in [('mean', 'sum'), ('min', 'max'), ('minimum', 'maximum'), (
+    'amin', 'amax'), ('any',
+                      'all'), ('argmin',
+                               'argmax'), ('floor',
+                                           'ceil'), ('zeros',
+                                                     'ones'), ('zeros_like',
+                                                               'ones_like'), ('cumsum', 'cumprod')]
+             for p in ((a, b), (b, a)))
+ENDS = dict(p for a, b in [('before', 'after'), (
+    'startswith', 'endswith'), ('removeprefix', 'removesuffix'), ('first', 'last'), (
+        'low', 'high'), ('find', 'rfind'), ('lstrip',
+                                            'rstrip'), ('left',
+                                                        'right'), ('prompt',
+                                                                   'completion'), ('start', 'end')]
+            for p in ((a, b), (b, a)))
 NO_ORDER = {'min', 'max', 'minimum', 'maximum', 'isinstance', 'equal', 'allclose', 'logaddexp', 'gcd'}
-CALMING = {'detach', 'masked_fill', 'masked_fill_', 'clamp', 'clamp_', 'abs', 'sort', 'sorted', 'double', 'float', 'strip', 'lower', 'flip', 'round'}
+CALMING = {
+    'detach', 'masked_fill', 'masked_fill_', 'clamp', 'clamp_', 'abs', 'sort', 'sorted', 'double',
+    'float', 'strip', 'lower', 'flip', 'round'
+}
 PLAIN = ast.Name | ast.Attribute | ast.Subscript
 
 
@@ -41,13 +58,18 @@ def exchanged(items, may):
 
 def of_one_type(a, b):
     "Names of one annotation where both have one, numbers among themselves."
-    if isinstance(a, ast.Constant) and isinstance(b, ast.Constant): return type(a.value) is type(b.value)
+    if isinstance(a, ast.Constant) and isinstance(b, ast.Constant):
+        return type(a.value) is type(b.value)
     if not (isinstance(a, PLAIN) and isinstance(b, PLAIN)): return False
     return len({getattr(n, 'kind', None) for n in (a, b)} - {None}) < 2
 
 
-def called(node): return getattr(node.func, 'attr', getattr(node.func, 'id', '')) if isinstance(node, ast.Call) else ''
-def is_text(node): return isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and isinstance(node.value, str)
+def called(node): return (getattr(node.func, 'attr', getattr(node.func, 'id', '')) if isinstance(node, ast.Call) else '')
+
+
+def is_text(node):
+    return (isinstance(node, ast.JoinedStr)
+            or isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def swap(node):
@@ -55,7 +77,8 @@ def swap(node):
     match node:
         case ast.Call() if called(node) not in NO_ORDER:
             for args in exchanged(node.args, of_one_type): yield but(node, args=args)
-        case ast.BinOp(op=ast.Sub() | ast.Div() | ast.FloorDiv() | ast.Mod() | ast.Pow() | ast.MatMult()) if not is_text(node.left) and not is_text(node.right):
+        case ast.BinOp(op=ast.Sub() | ast.Div() | ast.FloorDiv() | ast.Mod() | ast.Pow()
+                       | ast.MatMult()) if not is_text(node.left) and not is_text(node.right):
             yield but(node, left=node.right, right=node.left)
         case ast.Tuple(): yield from (but(node, elts=e) for e in exchanged(node.elts, of_one_type))
         case ast.IfExp(): yield but(node, body=node.orelse, orelse=node.body)
@@ -66,7 +89,11 @@ def neighbour(node):
     if not isinstance(node, ast.Call): return
     for a, b in zip(node.keywords, node.keywords[1:]):
         if a.arg and b.arg and ast.dump(a.value) != ast.dump(b.value):
-            yield but(node, keywords=[but(k, value=b.value if k is a else a.value if k is b else k.value) for k in node.keywords])
+            yield but(
+                node, keywords=[
+                    but(k, value=b.value if k is a else a.value if k is b else k.value)
+                    for k in node.keywords
+                ])
 
 
 def renamed(node, names):
@@ -78,36 +105,44 @@ def renamed(node, names):
 def flip(node):
     "A comparison or a switch is turned round."
     match node:
-        case ast.Compare(ops=[op]) if type(op) in OPPOSITE: yield but(node, ops=[OPPOSITE[type(op)]()])
+        case ast.Compare(ops=[op]) if type(op) in OPPOSITE:
+            yield but(node, ops=[OPPOSITE[type(op)]()])
         case ast.Constant(value=bool(value)): yield ast.Constant(not value)
-        case ast.BoolOp(op=op): yield but(node, op=ast.And() if isinstance(op, ast.Or) else ast.Or())
+        case ast.BoolOp(op=op):
+            yield but(node, op=ast.And() if isinstance(op, ast.Or) else ast.Or())
 
 
 def edge(node):
     "A comparison takes in its limit, or leaves it out."
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
-            if type(op) in EDGE: yield but(node, ops=[*node.ops[:i], EDGE[type(op)](), *node.ops[i + 1:]])
+            if type(op) in EDGE:
+                yield but(node, ops=[*node.ops[:i], EDGE[type(op)](), *node.ops[i + 1:]])
 
 
 def undo(node):
     "A `not`, a `~` or a minus is dropped."
-    if isinstance(node, ast.UnaryOp) and not isinstance(node.operand, ast.Constant): yield node.operand
+    if isinstance(node, ast.UnaryOp) and not isinstance(node.operand, ast.Constant):
+        yield node.operand
 
 
 def number(node):
     "One more, one less; a float doubled."
     match node:
         case ast.Constant(value=bool()): pass
-        case ast.Constant(value=int(n)): yield from (ast.Constant(n + 1), ast.Constant(n - 1)) if n else [ast.Constant(1)]
+        case ast.Constant(value=int(n)):
+            yield from (ast.Constant(n + 1), ast.Constant(n - 1)) if n else [ast.Constant(1)]
         case ast.Constant(value=float(x)): yield ast.Constant(x*2 if x else 1.0)
 
 
 def arithmetic(node):
     "Plus for minus, times for divided by."
     match node:
-        case ast.BinOp(op=op) if type(op) in ARITHMETIC and not is_text(node.left) and not is_text(node.right): yield but(node, op=ARITHMETIC[type(op)]())
-        case ast.AugAssign(op=op) if type(op) in ARITHMETIC: yield but(node, op=ARITHMETIC[type(op)]())
+        case ast.BinOp(
+            op=op) if type(op) in ARITHMETIC and not is_text(node.left) and not is_text(node.right):
+            yield but(node, op=ARITHMETIC[type(op)]())
+        case ast.AugAssign(op=op) if type(op) in ARITHMETIC:
+            yield but(node, op=ARITHMETIC[type(op)]())
 
 
 def drop(node):
@@ -116,16 +151,22 @@ def drop(node):
         case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in CALMING: yield value
         case ast.Call(func=ast.Name(id='sorted' | 'abs' | 'round'), args=[value, *_]): yield value
         case ast.Attribute(attr='no_grad' | 'inference_mode'): yield but(node, attr='enable_grad')
-        case ast.BoolOp(values=values): yield from (but(node, values=[v for v in values if v is not out]) if len(values) > 2 else (set(values) - {out}).pop() for out in values)
+        case ast.BoolOp(values=values):
+            yield from (but(node, values=[v for v in values
+                                          if v is not out]) if len(values) > 2 else
+                        (set(values) - {out}).pop() for out in values)
         case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr(), right=right): yield from (left, right)
         case ast.BinOp(left=left, op=ast.Mult(), right=right) if 'mask' in ast.unparse(right): yield left
         case ast.comprehension(ifs=[*_, _]): yield but(node, ifs=node.ifs[:-1])
-        case ast.Call(func=ast.Attribute(value=ast.Name(id='torch'), attr='where'), args=[_, a, b]): yield from (a, b)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id='torch'), attr='where'), args=[_, a, b]):
+            yield from (a, b)
 
 
 def skip(node):
     "A line does nothing."
-    if isinstance(node, ast.AugAssign) or isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and called(node.value) not in ('print', 'warn'): yield ast.Pass()
+    if isinstance(node, ast.AugAssign) or isinstance(node, ast.Expr) and isinstance(
+            node.value, ast.Call) and called(node.value) not in ('print', 'warn'):
+        yield ast.Pass()
 
 
 def other(node):
@@ -139,10 +180,14 @@ def ends(node):
     match node:
         case ast.Subscript(slice=ast.Constant(value=0)): yield but(node, slice=ast.Constant(-1))
         case ast.Subscript(slice=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1))): yield but(node, slice=ast.Constant(0))
-        case ast.Slice(lower=lower, upper=upper, step=None) if (lower is None) != (upper is None): yield but(node, lower=upper, upper=lower)
+        case ast.Slice(lower=lower, upper=upper, step=None) if (lower is None) != (upper is None):
+            yield but(node, lower=upper, upper=lower)
 
 
-OPERATORS = {f.__name__: f for f in (swap, neighbour, flip, edge, undo, number, arithmetic, drop, skip, other, ends)}
+OPERATORS = {
+    f.__name__: f
+    for f in (swap, neighbour, flip, edge, undo, number, arithmetic, drop, skip, other, ends)
+}
 
 
 @dataclass(frozen=True)
@@ -153,27 +198,36 @@ class Mutant:
 
 
 def places(node):
-    "The nodes where a fault may stand: no annotation, import, decorator, message, help text, nor what only shows."
+    """The nodes where a fault may stand: no annotation, import, decorator, message, help text, nor
+    what only shows."""
     if isinstance(node, ast.Import | ast.ImportFrom | ast.Raise | ast.JoinedStr) or called(node) in ('print', 'warn'): return
-    if isinstance(node, ast.FunctionDef) and node.name.startswith(('_repr', '__repr', '__str', '_picture', 'plot', 'show')): return
+    if isinstance(node, ast.FunctionDef) and node.name.startswith(
+        ('_repr', '__repr', '__str', '_picture', 'plot', 'show')):
+        return
     if isinstance(node, ast.keyword) and node.arg in ('help', 'title', 'label', 'figsize'): return
     yield node
     for name, value in ast.iter_fields(node):
-        if name == 'decorator_list': value = [d for d in value if 'grad' in ast.unparse(d) or 'inference' in ast.unparse(d)]
+        if name == 'decorator_list':
+            value = [d for d in value if 'grad' in ast.unparse(d) or 'inference' in ast.unparse(d)]
         if name in ('annotation', 'returns', 'msg'): continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST): yield from places(child)
 
 
 def spliced(source, node, new):
-    "The source with the text of one node replaced, the rest as it was; in brackets where it would say something else without."
+    """The source with the text of one node replaced, the rest as it was; in brackets where it would
+    say something else without."""
     whole, text = source.encode(), ast.unparse(new).strip()
     starts = [0, *(m.end() for m in re.finditer(b'\n', whole))]
-    first, last = (node.target, node.ifs[-1]) if isinstance(node, ast.comprehension) else (node, node)   # a comprehension knows its place by its parts
-    start, end = starts[first.lineno - 1] + first.col_offset, starts[last.end_lineno - 1] + last.end_col_offset
+    # a comprehension knows its place by its parts
+    first, last = ((node.target, node.ifs[-1]) if isinstance(node, ast.comprehension) else (node, node))
+    start, end = starts[first.lineno - 1] + first.col_offset, starts[last.end_lineno -
+                                                                     1] + last.end_col_offset
     if isinstance(node, ast.comprehension): start = whole.rindex(b'for', 0, start)
     def put(text): return (whole[:start] + text.encode() + whole[end:]).decode()
-    if not isinstance(new, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.UnaryOp): return put(text)
+
+    if not isinstance(new, ast.BinOp | ast.BoolOp | ast.Compare | ast.IfExp | ast.UnaryOp):
+        return put(text)
     with contextlib.suppress(SyntaxError):
         if ast.dump(ast.parse(put(text))) == ast.dump(ast.parse(put(f'({text})'))): return put(text)
     return put(f'({text})')
@@ -183,14 +237,18 @@ def with_kinds(tree):
     "The tree, its names marked with the annotation of the parameter that they name."
     for f in ast.walk(tree):
         if isinstance(f, ast.FunctionDef):
-            kinds = {a.arg: ast.unparse(a.annotation) for a in f.args.args + f.args.kwonlyargs if a.annotation}
+            kinds = {
+                a.arg: ast.unparse(a.annotation)
+                for a in f.args.args + f.args.kwonlyargs if a.annotation
+            }
             for n in ast.walk(f):
                 if isinstance(n, ast.Name) and n.id in kinds: n.kind = kinds[n.id]
     return tree
 
 
 def faults(source, room='', cell=0):
-    "Every fault that the operators can put into one cell, each with a name that lasts while its line and definition stand."
+    """Every fault that the operators can put into one cell, each with a name that lasts while its
+    line and definition stand."""
     tree, seen, count = with_kinds(ast.parse(source)), {source}, Counter()
     for top in tree.body:
         where = getattr(top, 'name', None) or '-'
@@ -203,7 +261,10 @@ def faults(source, room='', cell=0):
                     except SyntaxError: continue
                     was, now = source.splitlines(), text.splitlines()
                     first = next((i for i, (a, b) in enumerate(zip(was, now)) if a != b), min(len(was), len(now)))
-                    tail = next((i for i, (a, b) in enumerate(zip(was[::-1], now[::-1])) if a != b or i >= min(len(was), len(now)) - first - 1), 0)
+                    tail = next((i for i, (a, b) in enumerate(zip(was[::-1], now[::-1]))
+                                 if a != b or i >= min(len(was), len(now)) - first - 1), 0)
                     before, after = (' '.join(l.strip() for l in t[first:len(t) - tail]) for t in (was, now))
                     count[operator, before, after] += 1
-                    yield Mutant(f'{room}:{where}:{operator}:{short(operator, before, after, str(count[operator, before, after]))[:6]}', room, cell, operator, before, after, text)
+                    yield Mutant(
+                        f'{room}:{where}:{operator}:{short(operator, before, after, str(count[operator, before, after]))[:6]}',
+                        room, cell, operator, before, after, text)

@@ -1,4 +1,5 @@
-"Sudden collapses, with the health checks as they are: each run recovers, or stops with its post-mortem and exit code 1, and what it calls stable is alive."
+"""Sudden collapses, with the health checks as they are: each run recovers, or stops with its
+post-mortem and exit code 1, and what it calls stable is alive."""
 import contextlib
 import json
 from unittest.mock import patch
@@ -16,21 +17,31 @@ CHOICES = '''--model nano --max_steps 12 --save_every 2 --stable_after 4 --promp
 
 
 @pytest.fixture(scope='module')
-def args(tmp_path_factory): return [*CHOICES, '--data', some_positions(tmp_path_factory.mktemp('data')), '--output_dir']
+def args(tmp_path_factory):
+    return [*CHOICES, '--data', some_positions(tmp_path_factory.mktemp('data')), '--output_dir']
 
 
-def rows(out, name='metrics'): return [json.loads(line, parse_constant=pytest.fail) for line in (out/f'{name}.jsonl').read_text().splitlines()]
+def rows(out, name='metrics'):
+    return [
+        json.loads(line, parse_constant=pytest.fail)
+        for line in (out/f'{name}.jsonl').read_text().splitlines()
+    ]
 
 
 def check_end(out, code, err, own=False):
-    "Well at the end and exit code 0, or a post-mortem and exit code 1; and the stable checkpoint was well."
+    """Well at the end and exit code 0, or a post-mortem and exit code 1; and the stable checkpoint
+    was well."""
     assert code in (0, 1) and (code == 1) == (out/'post_mortem.html').exists() == (not (out/'comparison.json').exists()), err.read_text()
-    if code == 0: assert (own or rows(out)[-1]['format_share'] > 0.5) and rows(out)[-1]['trained_tokens'] > 0 and rows(out)[-1]['health'] < 2
+    if code == 0:
+        assert (own or rows(out)[-1]['format_share']
+                > 0.5) and rows(out)[-1]['trained_tokens'] > 0 and rows(out)[-1]['health'] < 2
     else: assert 'post-mortem' in err.read_text().splitlines()[-1]
     if stable := stable_checkpoint(out):
         assert all(p.isfinite().all() for p in load_file(stable/'model.safetensors').values())
         for row in rows(out):
-            if row['step'] == int(stable.name[5:]) + 1: assert row['trained_tokens'] and (own or row['format_share'] > 0.5), (stable, row)     # sampled from these weights
+            # sampled from these weights
+            if row['step'] == int(stable.name[5:]) + 1:
+                assert row['trained_tokens'] and (own or row['format_share'] > 0.5), (stable, row)
     return code
 
 
@@ -41,7 +52,8 @@ def collapse(args, out, more='', prepared=None):
 
 @contextlib.contextmanager
 def spoiled(how, first, again=True):
-    "From a step on (or in this step only, before any recovery) the weights are spoiled after the update."
+    """From a step on (or in this step only, before any recovery) the weights are spoiled after the
+    update."""
     one_step = train.train_step
     def stepping(learner, source, step):
         found = one_step(learner, source, step)
@@ -52,11 +64,20 @@ def spoiled(how, first, again=True):
 
 
 def nan(model, tokenizer): model.wte.weight[5, 5] = torch.nan
-def only_the_end(model, tokenizer): model.ln_f.bias += 30*model.wte.weight[tokenizer.eot]/model.wte.weight[tokenizer.eot].norm()
-def never_the_end(model, tokenizer): model.ln_f.bias -= 300*model.wte.weight[tokenizer.eot]/model.wte.weight[tokenizer.eot].norm()
 
 
-@pytest.mark.parametrize('more', ['--learning_rate 0.02', '--learning_rate 0.5', '--learning_rate 0.02 --kl_coef 0 --kl_every 0 --max_recoveries 1'])
+def only_the_end(model, tokenizer):
+    model.ln_f.bias += (30*model.wte.weight[tokenizer.eot]/model.wte.weight[tokenizer.eot].norm())
+
+
+def never_the_end(model, tokenizer):
+    model.ln_f.bias -= (300*model.wte.weight[tokenizer.eot]/model.wte.weight[tokenizer.eot].norm())
+
+
+@pytest.mark.parametrize('more', [
+    '--learning_rate 0.02', '--learning_rate 0.5',
+    '--learning_rate 0.02 --kl_coef 0 --kl_every 0 --max_recoveries 1'
+])
 def test_a_learning_rate_that_destroys(args, tmp_path, more):
     code = collapse(args, tmp_path/'run', more)
     assert code == 1 or rows(tmp_path/'run')[-1]['recoveries']
@@ -66,21 +87,32 @@ def test_a_learning_rate_that_destroys(args, tmp_path, more):
 @pytest.mark.parametrize('again', [True, False], ids=['again and again', 'once'])
 def test_spoiled_weights(args, tmp_path, how, words, again):
     "Nothing measures the KL, so that the format and the tokens have to tell."
-    code = collapse(args, tmp_path/'run', '--kl_coef 0 --kl_every 0 --learning_rate 1e-6 --max_recoveries 1', spoiled(how, 3, again))
+    code = collapse(args, tmp_path/'run',
+                    '--kl_coef 0 --kl_every 0 --learning_rate 1e-6 --max_recoveries 1',
+                    spoiled(how, 3, again))
     assert code == int(again) and words in (tmp_path/'run/train.log').read_text()
-    if not again: assert {r['recoveries'] for r in rows(tmp_path/'run')} == {0, 1} or rows(tmp_path/'run')[0]['recoveries'] == 1
-    assert all(line.startswith('Step') for line in (tmp_path/'run/train.log').read_text().splitlines() if any(w in line for w in ('warning', 'not well', 'recovery')))
+    if not again:
+        assert {r['recoveries']
+                for r in rows(tmp_path/'run')} == {0, 1} or rows(
+                    tmp_path/'run')[0]['recoveries'] == 1
+    assert all(
+        line.startswith('Step') for line in (tmp_path/'run/train.log').read_text().splitlines()
+        if any(w in line for w in ('warning', 'not well', 'recovery')))
 
 
 def test_a_reward_that_pays_for_length(args, tmp_path, monkeypatch):
     (tmp_path/'rewards.py').write_text('def long(prompt, completion, example): return len(completion)/200\n')
     monkeypatch.chdir(tmp_path)
-    collapse(args, tmp_path/'run', '--learning_rate 3e-3 --kl_coef 0 --kl_every 0 --max_steps 16 --reward_function rewards:long')
+    collapse(
+        args, tmp_path/'run',
+        '--learning_rate 3e-3 --kl_coef 0 --kl_every 0 --max_steps 16 --reward_function rewards:long'
+    )
     assert 'no token to learn from' in (tmp_path/'run/train.log').read_text()
 
 
 def test_a_model_that_never_knew_the_format(args, tmp_path):
-    "The first step says so, and what to do; a model of which every answer is cut off has nothing to learn from."
+    """The first step says so, and what to do; a model of which every answer is cut off has nothing
+    to learn from."""
     _, tokenizer = load_model('nano')
     torch.manual_seed(0)
     save_model(GPT(PRESETS['nano']), tokenizer, tmp_path/'raw')
@@ -92,7 +124,11 @@ def test_a_model_that_never_knew_the_format(args, tmp_path):
 
 def test_the_last_update_is_judged(args, tmp_path):
     "No step comes after it; the evaluation sees what it did."
-    arguments = [*args, tmp_path/'run', *'--max_steps 3 --eval_prompts 6 --max_recoveries 1'.split()]
+    arguments = [
+        *args, tmp_path/'run', *'--max_steps 3 --eval_prompts 6 --max_recoveries 1'.split()
+    ]
     assert in_child(arguments, spoiled(only_the_end, 3), tmp_path/'err') == 1
-    assert 'at the end' in (tmp_path/'err').read_text() and (tmp_path/'run/post_mortem.json').exists() and not (tmp_path/'run/comparison.json').exists()
-    assert in_child(['--resume', tmp_path/'run', '--max_recoveries', 3, '--allow_config_change']) == 0 and (tmp_path/'run/comparison.json').exists()
+    assert 'at the end' in (tmp_path/'err').read_text() and (
+        tmp_path/'run/post_mortem.json').exists() and not (tmp_path/'run/comparison.json').exists()
+    assert in_child(['--resume', tmp_path/'run', '--max_recoveries', 3, '--allow_config_change'
+                     ]) == 0 and (tmp_path/'run/comparison.json').exists()

@@ -6,10 +6,13 @@ from dataclasses import replace
 import pytest
 from runs import call, call_alone
 
-TINY = '--max_steps 1 --prompts_per_step 2 --group_size 2 --eval_prompts 4 --max_new_tokens 16'.split()
+TINY = '--max_steps 1 --prompts_per_step 2 --group_size 2 --eval_prompts 4 --max_new_tokens 16'.split(
+)
 
 
-@pytest.mark.parametrize('command', ['train', 'pretrain', 'data', 'eval', 'report', 'export', 'sweep', 'compare', 'uci'])
+@pytest.mark.parametrize('command', [
+    'train', 'pretrain', 'data', 'eval', 'report', 'export', 'sweep', 'compare', 'uci'
+])
 def test_help(command, tmp_path):
     code, out, err = call_alone(command, '--help', cwd=tmp_path)
     assert (code, err) == (0, '')
@@ -19,10 +22,14 @@ def test_help(command, tmp_path):
 
 def test_nothing_large_is_loaded_early(tmp_path):
     "No torch for --help, and not torch's compiler to open a model."
-    code = ("import sys, rookworld_nb.apps.cli; assert 'torch' not in sys.modules; import os; assert os.environ['OMP_WAIT_POLICY']; "
-            "from rookworld_nb.lm.loader import load_model; load_model('nano'); assert 'torch._dynamo' not in sys.modules")
+    code = (
+        "import sys, rookworld_nb.apps.cli; assert 'torch' not in sys.modules; import os; assert "
+        "os.environ['OMP_WAIT_POLICY']; "
+        "from rookworld_nb.lm.loader import load_model; load_model('nano'); assert 'torch._dynamo' not in sys.modules"
+    )
     bare = {k: v for k, v in os.environ.items() if not k.startswith('OMP_')}
-    assert subprocess.run([sys.executable, '-c', code], cwd=tmp_path, timeout=60, env=bare).returncode == 0
+    assert subprocess.run([sys.executable, '-c', code], cwd=tmp_path, timeout=60,
+                          env=bare).returncode == 0
 
 
 def bad(tmp_path, case):
@@ -38,7 +45,8 @@ def bad(tmp_path, case):
         import pandas
         pandas.DataFrame({'other': ['x']}).to_parquet(tmp_path/'other.parquet')
         return ['--data', 'other.parquet']
-    if case == 'output': # a file stands where the directory should be: refused to every user, root included
+    # a file stands where the directory should be: refused to every user, root included
+    if case == 'output':
         (tmp_path/'file').write_text('')
         return ['--output_dir', 'file/run']
     if case == 'weights':
@@ -46,13 +54,17 @@ def bad(tmp_path, case):
         from rookworld_nb.lm.model import GPT, PRESETS
         from rookworld_nb.lm.tokenizer import load_tokenizer
         tokenizer = load_tokenizer('chess')
-        save_model(GPT(replace(PRESETS['tiny'], vocab_size=tokenizer.vocab_size)), tokenizer, tmp_path/'corrupt')
+        save_model(GPT(replace(PRESETS['tiny'], vocab_size=tokenizer.vocab_size)), tokenizer,
+                   tmp_path/'corrupt')
         weights = next((tmp_path/'corrupt').glob('*.safetensors'))
         weights.write_bytes(weights.read_bytes()[:1000])
         return ['--model', 'corrupt']
 
 
-@pytest.mark.parametrize('case', ['lr', 'model', 'device', 'missing data', 'unreadable data', 'missing column', 'output', 'weights'])
+@pytest.mark.parametrize('case', [
+    'lr', 'model', 'device', 'missing data', 'unreadable data', 'missing column', 'output',
+    'weights'
+])
 def test_bad_usage_is_one_line(case, tmp_path):
     code, out, err = call('train', *TINY, *bad(tmp_path, case), cwd=tmp_path)
     assert code == 2, err
@@ -62,4 +74,7 @@ def test_bad_usage_is_one_line(case, tmp_path):
 def test_a_misspelled_variable_is_told(tmp_path):
     code, out, err = call('report', 'nowhere', cwd=tmp_path, ROOKWORLD_RUNN='x')
     assert code == 2
-    assert err.splitlines() == ["ROOKWORLD_RUNN is ignored: no command has an option 'runn'; did you mean run?", 'rookworld_report: nowhere is not a run directory']
+    assert err.splitlines() == [
+        "ROOKWORLD_RUNN is ignored: no command has an option 'runn'; did you mean run?",
+        'rookworld_report: nowhere is not a run directory'
+    ]

@@ -1,4 +1,5 @@
-"rookworld_data as a shell sees it: killed and started again, damaged, asked for something else, and read back."
+"""rookworld_data as a shell sees it: killed and started again, damaged, asked for something else,
+and read back."""
 import json
 import os
 import signal
@@ -33,7 +34,8 @@ synthetic._rows = stopping
 '''
 
 def kill_after(shards, line, cwd, directory, row, how=signal.SIGKILL, before=''):
-    "Start a command, which will not get beyond a certain row, and end it as soon as so many shards are listed: its exit code and what it said."
+    """Start a command, which will not get beyond a certain row, and end it as soon as so many
+    shards are listed: its exit code and what it said."""
     process = runs.Started('data', *line.split(), cwd=cwd, before=STOPS.format(row=row) + before)
     try: runs.wait_until(lambda: finished(directory) >= shards, process)
     finally:
@@ -51,7 +53,8 @@ def test_a_killed_run_goes_on(tmp_path):
     code, _ = kill_after(3, line + 'killed', tmp_path, tmp_path/'killed', 370)
     assert code == -signal.SIGKILL and finished(tmp_path/'killed') == 3
     kept = (tmp_path/'killed'/'rows-00000.parquet').stat().st_mtime_ns
-    assert call(line + 'killed', tmp_path) == (0, 'Rows: killed\nManifest: killed/manifest.json\n', '')
+    assert call(line + 'killed',
+                tmp_path) == (0, 'Rows: killed\nManifest: killed/manifest.json\n', '')
     assert (tmp_path/'killed'/'rows-00000.parquet').stat().st_mtime_ns == kept
     assert runs.call_alone('data', *line.split(), 'whole', cwd=tmp_path)[0] == 0
     assert len(contents(tmp_path/'whole')) == 7
@@ -62,16 +65,19 @@ def test_a_killed_run_into_one_file_goes_on(tmp_path):
     line = '--kind openings --positions 600 --shard_size 100 --output '
     kill_after(3, line + 'killed.parquet', tmp_path, tmp_path/'killed.parquet.parts', 370)
     assert not (tmp_path/'killed.parquet').exists()
-    for name in ('killed', 'whole'): assert call(line + f'{name}.parquet', tmp_path) == (0, f'Rows: {name}.parquet\n', '')
+    for name in ('killed', 'whole'):
+        assert call(line + f'{name}.parquet', tmp_path) == (0, f'Rows: {name}.parquet\n', '')
     assert sorted(f.name for f in tmp_path.iterdir()) == ['killed.parquet', 'whole.parquet']
     assert (tmp_path/'killed.parquet').read_bytes() == (tmp_path/'whole.parquet').read_bytes()
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize('inherited', ['SIG_DFL', 'SIG_IGN'])   # SIG_IGN: a script started it in the background
+# SIG_IGN: a script started it in the background
+@pytest.mark.parametrize('inherited', ['SIG_DFL', 'SIG_IGN'])
 def test_ctrl_c_says_what_is_kept(inherited, number, tmp_path):
     before = f'signal.signal({int(number)}, signal.{inherited})'
-    code, err = kill_after(2, '--kind openings --positions 600 --shard_size 100 --output rows', tmp_path, tmp_path/'rows', 270, number, before)
+    code, err = kill_after(2, '--kind openings --positions 600 --shard_size 100 --output rows',
+                           tmp_path, tmp_path/'rows', 270, number, before)
     assert code == 130
     assert err == 'rookworld_data: interrupted; 2 of 6 shards are finished in rows: the same command goes on from there\n'
 
@@ -86,7 +92,8 @@ def test_labels_killed_or_not_with_one_engine_or_two(tmp_path):
     assert call(line + 'killed --workers 1', tmp_path)[0] == 0
     assert contents(tmp_path/'one') == contents(tmp_path/'two') == contents(tmp_path/'killed')
     manifest = json.loads((tmp_path/'one'/'manifest.json').read_text())
-    assert manifest['engine'].startswith('Stockfish') and sum(manifest['counts'].values()) == manifest['positions'] == 40
+    assert manifest['engine'].startswith('Stockfish') and sum(
+        manifest['counts'].values()) == manifest['positions'] == 40
     assert [f['rows'] for f in manifest['files']] == [10] * 4
 
 
@@ -113,7 +120,9 @@ def test_other_choices_are_refused(tmp_path):
     line = '--kind castling --positions 10 --shard_size 5 --output rows '
     assert call(line, tmp_path)[0] == 0
     whole = contents(tmp_path/'rows')
-    for other, name in (('--seed 1', "seed 0, not 1"), ('--kind draws', "kind 'castling', not 'draws'"), ('--shard_size 6', 'shard_size 5, not 6')):
+    for other, name in (('--seed 1', "seed 0, not 1"),
+                        ('--kind draws', "kind 'castling', not 'draws'"), ('--shard_size 6',
+                                                                           'shard_size 5, not 6')):
         code, out, err = call(line + other, tmp_path)
         assert (code, out, err.count('\n')) == (2, '', 1), err
         assert err.startswith('rookworld_data: rows was made with ' + name)
@@ -132,7 +141,8 @@ def test_an_output_that_cannot_be_is_refused_first(tmp_path):
         code, out, err = call(f'--kind openings --positions 10 --output {output}', tmp_path)
         assert (code, out, err.count('\n')) == (2, '', 1), err
     code, out, err = call('--kind first_moves --positions 5000 --output first', tmp_path)
-    assert (code, err) == (2, "rookworld_data: there are 4096 rows of kind 'first_moves', not 5000\n")
+    assert (code, err) == (2,
+                           "rookworld_data: there are 4096 rows of kind 'first_moves', not 5000\n")
     assert not (tmp_path/'first').exists()
 
 
@@ -142,8 +152,12 @@ def test_each_kind_is_read_back(kind, tmp_path):
     rows = load_rows(tmp_path/'rows')
     assert len(rows) == 24 and {e.kind for e in rows} == {'A'}
     shards = [pq.read_table(f) for f in sorted((tmp_path/'rows').glob('*.parquet'))]
-    assert [e.prompt() + e.completion() for e in rows] == [text for s in shards for text in s['text'].to_pylist()]
+    assert [e.prompt() + e.completion()
+            for e in rows] == [text for s in shards for text in s['text'].to_pylist()]
     assert {k for s in shards for k in s['kind'].to_pylist()} == {kind}
     counts = json.loads((tmp_path/'rows'/'manifest.json').read_text())['counts']
-    expected = {'mates': {'mate': 24}, 'draws': {'draw': 24}, 'illegal': {'illegal': 24}, 'first_moves': {'legal': 20, 'illegal': 4}}
+    expected = {
+        'mates': {'mate': 24}, 'draws': {'draw': 24}, 'illegal': {'illegal': 24},
+        'first_moves': {'legal': 20, 'illegal': 4}
+    }
     assert sum(counts.values()) == 24 and counts == expected.get(kind, counts)

@@ -1,4 +1,5 @@
-"Rewards from Stockfish: what they pay, what they depend on, and what happens when it dies, hangs or is missing. ENGINE_POSITIONS says how many positions (default 12)."
+"""Rewards from Stockfish: what they pay, what they depend on, and what happens when it dies, hangs
+or is missing. ENGINE_POSITIONS says how many positions (default 12)."""
 import os
 import random
 import signal
@@ -27,7 +28,8 @@ def examples():
 
 @pytest.fixture
 def stockfish(tmp_path):
-    "A script that writes down its process number and becomes Stockfish: `path` runs it, `hit` sends the running ones a signal."
+    """A script that writes down its process number and becomes Stockfish: `path` runs it, `hit`
+    sends the running ones a signal."""
     script, started = tmp_path/'stockfish', tmp_path/'started'
     script.write_text(f'#!/bin/sh\necho $$ >> {started}\nexec {find_engine()}\n')
     script.chmod(0o755)
@@ -47,18 +49,24 @@ def is_running(pid):
 
 
 def first_legal(example):
-    "The trick: the first five legal moves in the order of the board, zero evals, the first as best."
+    """The trick: the first five legal moves in the order of the board, zero evals, the first as
+    best."""
     legal = [m.uci() for m in chess.Board(example.fen).legal_moves][:5]
     return PolicyAnswer(tuple(legal), (0.0,)*len(legal), legal[0]).text()
 
 
 def some_batch(examples):
-    "Three answers a prompt: the row's own, another best move, first legal moves. Two A prompts among them."
+    """Three answers a prompt: the row's own, another best move, first legal moves. Two A prompts
+    among them."""
     batch, texts = [], []
     for e in examples:
         batch.append(e)
         other = sorted(legal_moves(e.fen) - {e.target.best})[:1] or [e.target.best]
-        texts += [e.completion(), PolicyAnswer(e.target.moves, e.target.evals, other[0]).text(), first_legal(e)]
+        texts += [
+            e.completion(),
+            PolicyAnswer(e.target.moves, e.target.evals, other[0]).text(),
+            first_legal(e)
+        ]
     for uci in ('e2e4', 'e2e5'):
         a = env_example(chess.STARTING_FEN, uci)
         batch.append(a)
@@ -73,11 +81,16 @@ def test_the_engines_own_answer_is_exact_and_a_random_move_is_not(examples):
         rng = random.Random(0)
         texts = []
         for e, own in zip(examples, listed):
-            texts += [PolicyAnswer(own.moves, own.evals, b).text() for b in (own.moves[0], rng.choice(sorted(legal_moves(e.fen))))] + [first_legal(e)]
+            texts += ([
+                PolicyAnswer(own.moves, own.evals, b).text()
+                for b in (own.moves[0], rng.choice(sorted(legal_moves(e.fen))))
+            ] + [first_legal(e)])
         totals = [s.total for s in scorer.score(examples, texts)]
     best, other, trick = totals[::3], totals[1::3], totals[2::3]
-    print(f'\n{len(examples)} positions: the own best line {statistics.mean(best):.4f} (worst {min(best):.4f}); own lists with a random legal B {statistics.mean(other):.4f}; '
-          f'first legal moves, zero evals {statistics.mean(trick):.4f} (largest {max(trick):.4f})')
+    print(
+        f'\n{len(examples)} positions: the own best line {statistics.mean(best):.4f} (worst '
+        f'{min(best):.4f}); own lists with a random legal B {statistics.mean(other):.4f}; '
+        f'first legal moves, zero evals {statistics.mean(trick):.4f} (largest {max(trick):.4f})')
     assert min(best) == 1
     assert statistics.mean(other) <= statistics.mean(best) - 0.15
     assert statistics.mean(trick) <= (0.3 if len(examples) >= 500 else 0.4)
@@ -91,7 +104,8 @@ def test_neither_order_nor_workers_matter(examples):
         order = list(range(len(batch)))
         if seed is not None: random.Random(seed).shuffle(order)
         with Scorer('engine', pool=EnginePool(workers=workers)) as scorer:
-            found = scorer.score([batch[i] for i in order], [t for i in order for t in texts[3*i:3*i+3]])
+            found = scorer.score([batch[i] for i in order],
+                                 [t for i in order for t in texts[3*i:3*i + 3]])
         by_prompt = {i: found[3*k:3*k+3] for k, i in enumerate(order)}
         results.append([s for i in range(len(batch)) for s in by_prompt[i]])
     assert results[0] == results[1] == results[2]
@@ -102,7 +116,8 @@ def test_neither_order_nor_workers_matter(examples):
 def test_a_killed_engine_is_restarted_once_and_then_the_rows_give_the_marks(examples, stockfish):
     path, hit = stockfish
     halves = [some_batch(examples[:3]), some_batch(examples[3:6]), some_batch(examples[6:9])]
-    with Scorer('engine', pool=EnginePool()) as scorer: undisturbed = [scorer.score(*half) for half in halves]
+    with Scorer('engine', pool=EnginePool()) as scorer:
+        undisturbed = [scorer.score(*half) for half in halves]
     with Scorer('engine', pool=EnginePool(path=path)) as scorer:
         found = [scorer.score(*halves[0])]
         assert scorer.facts() == dict(engine_restarts=0, engine_lost=False)
@@ -111,7 +126,11 @@ def test_a_killed_engine_is_restarted_once_and_then_the_rows_give_the_marks(exam
         assert scorer.facts() == dict(engine_restarts=1, engine_lost=False)
         assert found == undisturbed[:2]
         assert hit(signal.SIGKILL) == 1
-        with pytest.warns(UserWarning, match='from now on P is scored with the labels of the rows: the engine .* was lost twice: its process ended'): last = scorer.score(*halves[2])
+        with pytest.warns(
+                UserWarning, match=
+                'from now on P is scored with the labels of the rows: the engine .* was lost twice: its process ended'
+        ):
+            last = scorer.score(*halves[2])
         assert scorer.facts() == dict(engine_restarts=1, engine_lost=True)
         with warnings.catch_warnings():
             warnings.simplefilter('error')      # said once
@@ -152,13 +171,15 @@ def test_a_worker_that_died_between_two_questions(examples):
     pid, = pool._workers._processes
     os.kill(pid, signal.SIGKILL)
     pool._workers._processes[pid].join()
-    with Scorer('engine', pool=pool) as scorer, pytest.warns(UserWarning, match='labels of the rows'):
+    with Scorer('engine', pool=pool) as scorer, pytest.warns(UserWarning,
+                                                             match='labels of the rows'):
         assert scorer.score([examples[1]], [examples[1].completion()])[0].total == 1
 
 
 @needs_stockfish
 def test_no_engine_stays_behind(examples, stockfish):
-    "Neither after close, nor when the pool is left by an exception, nor with an engine that is stopped."
+    """Neither after close, nor when the pool is left by an exception, nor with an engine that is
+    stopped."""
     path, hit = stockfish
     with EnginePool(path=path, timeout=5) as pool:
         pool.analyse([examples[0].fen])
@@ -213,13 +234,18 @@ def fake_engine(tmp_path):
     return make
 
 
-GO = {'never answers': (':', 'no answer in 1 s'), 'dies': ('exit 3', 'its process ended'), 'is stuck': ('exec sleep 1000', 'no answer in 1 s'), 'answers nonsense': ('echo bestmove a1a1', 'no answer in 1 s')}
+GO = {
+    'never answers': (':', 'no answer in 1 s'), 'dies': ('exit 3', 'its process ended'),
+    'is stuck': ('exec sleep 1000', 'no answer in 1 s'),
+    'answers nonsense': ('echo bestmove a1a1', 'no answer in 1 s')
+}
 
 @pytest.mark.parametrize('how', GO)
 def test_an_engine_that_cannot_search_is_restarted_once_and_then_lost(how, fake_engine):
     go, said = GO[how]
     with EnginePool(path=fake_engine(go), timeout=1) as pool:
-        with pytest.raises(EngineLost, match=f'fake_engine was lost twice: {said}'): pool.analyse([E4])
+        with pytest.raises(EngineLost, match=f'fake_engine was lost twice: {said}'):
+            pool.analyse([E4])
         assert pool.restarts == 1
         with pytest.raises(EngineLost, match='twice'): pool.values([(E4, 'e7e5')])
         assert pool.restarts == 1
@@ -227,21 +253,32 @@ def test_an_engine_that_cannot_search_is_restarted_once_and_then_lost(how, fake_
 
 def test_a_run_goes_on_with_the_rows_labels_when_the_engine_hangs(fake_engine):
     batch, texts = some_batch(load_rows('positions', env_ratio=0, limit=3))
-    with make_scorer(TrainConfig(reward_source='engine', stockfish_path=fake_engine(':'), threads=1)) as scorer:
+    with make_scorer(TrainConfig(reward_source='engine', stockfish_path=fake_engine(':'),
+                                 threads=1)) as scorer:
         with pytest.warns(UserWarning, match='from now on'): found = scorer.score(batch, texts)
         assert found == Scorer('auto', coherence=TrainConfig.coherence_share).score(batch, texts)
         assert scorer.facts() == dict(engine_restarts=1, engine_lost=True)
 
 
 def test_a_missing_engine_is_refused_before_any_work():
-    for ask in (lambda: EnginePool(path='/nowhere/stockfish'), lambda: make_scorer(TrainConfig(reward_source='engine', stockfish_path='/nowhere/stockfish'))):
-        with pytest.raises(FileNotFoundError, match='no Stockfish found at /nowhere/stockfish: install it or set STOCKFISH_PATH'): ask()
+    for ask in (lambda: EnginePool(path='/nowhere/stockfish'), lambda: make_scorer(
+            TrainConfig(reward_source='engine', stockfish_path='/nowhere/stockfish'))):
+        with pytest.raises(
+                FileNotFoundError,
+                match='no Stockfish found at /nowhere/stockfish: install it or set STOCKFISH_PATH'):
+            ask()
     for source in ('auto', 'row', 'rules'):
-        with make_scorer(TrainConfig(data='positions', reward_source=source, stockfish_path='/nowhere/stockfish')) as scorer: assert scorer.facts() == {}
+        with make_scorer(
+                TrainConfig(data='positions', reward_source=source,
+                            stockfish_path='/nowhere/stockfish')) as scorer:
+            assert scorer.facts() == {}
 
 
 def test_a_program_that_is_no_engine_is_told_from_one(tmp_path):
     script = tmp_path/'hello'
     script.write_text('#!/bin/sh\necho hello\n')
     script.chmod(0o755)
-    with pytest.raises(EngineLost, match='hello was lost twice: (its process ended|no answer to `uci` in 0.5 s)'): EnginePool(path=str(script), timeout=0.5)
+    with pytest.raises(
+            EngineLost,
+            match='hello was lost twice: (its process ended|no answer to `uci` in 0.5 s)'):
+        EnginePool(path=str(script), timeout=0.5)

@@ -1,4 +1,5 @@
-"rookworld_eval as a shell sees it, and Stockfish taking the exam: if it did not pass, the metrics would be wrong."
+"""rookworld_eval as a shell sees it, and Stockfish taking the exam: if it did not pass, the metrics
+would be wrong."""
 import json
 from dataclasses import replace
 import pandas as pd
@@ -16,16 +17,22 @@ from rookworld_nb.chess.tasks import PolicyAnswer, parse_prompt
 from rookworld_nb.lm.tokenizer import load_tokenizer
 from runs import call, call_alone, call_unread
 
-PUBLISHED = [   # Black's best move is the worst of its candidates, White's is the best
-    'P: 1b1k4/6p1/1P3pp1/2P1n3/4RP1r/8/2K5/4B3 b - - 1 60 M: e5d7 h4h2 h4g4 g6g5 h4h8 E: -2.76 3.6 4.08 -3.55 0.0 B: g6g5',
+PUBLISHED = [ # Black's best move is the worst of its candidates, White's is the best
+    'P: 1b1k4/6p1/1P3pp1/2P1n3/4RP1r/8/2K5/4B3 b - - 1 60 M: e5d7 h4h2 h4g4 g6g5 h4h8 E: -2.76 '
+    '3.6 4.08 -3.55 0.0 B: g6g5',
     'P: 8/7p/2p5/p2pBpb1/P2P3k/2PK3P/1n4B1/8 w - - 1 49 M: d3c2 d3e2 E: -5.28 -4.93 B: d3e2',
-    'P: 8/8/R7/7p/P2K2k1/7r/8/8 w - - 0 56 M: a4a5 d4c4 a6g6 a6a8 d4c5 E: 0.0 0.0 0.0 0.0 0.0 B: d4c5']
+    'P: 8/8/R7/7p/P2K2k1/7r/8/8 w - - 0 56 M: a4a5 d4c4 a6g6 a6a8 d4c5 E: 0.0 0.0 0.0 0.0 0.0 B: d4c5'
+]
 
 
 def make_model(folder, **shape):
     "A directory with a small untrained model."
     tokenizer = load_tokenizer('chess')
-    save_model(GPT(replace(PRESETS['tiny'], **(dict(vocab_size=tokenizer.vocab_size, n_positions=192) | shape))), tokenizer, folder)
+    save_model(
+        GPT(
+            replace(PRESETS['tiny'],
+                    **(dict(vocab_size=tokenizer.vocab_size, n_positions=192) | shape))), tokenizer,
+        folder)
     return folder
 
 
@@ -33,9 +40,14 @@ def bad(tmp_path, case):
     "Arguments that cannot work, and a part of what is said about them."
     rows = tmp_path/'rows.txt'
     rows.write_text('\n'.join(PUBLISHED))
-    if case == 'suite': return ['--suite', 'big'], 'suite must be one of quick, full, fresh, first_moves, openings, mates, special, probes'
-    if case == 'suite and data': return ['--suite', 'mates', '--data', rows], "data must be left out with suite 'mates'"
-    if case == 'three models': return ['--model', 'c', '--compare', 'a', 'b'], '--compare a b names both models'
+    if case == 'suite':
+        return [
+            '--suite', 'big'
+        ], 'suite must be one of quick, full, fresh, first_moves, openings, mates, special, probes'
+    if case == 'suite and data':
+        return ['--suite', 'mates', '--data', rows], "data must be left out with suite 'mates'"
+    if case == 'three models':
+        return ['--model', 'c', '--compare', 'a', 'b'], '--compare a b names both models'
     if case == 'empty data':
         rows.write_text('')
         return ['--data', rows], 'has no rows'
@@ -49,13 +61,18 @@ def bad(tmp_path, case):
         (tmp_path/'rows.csv').write_text('a,b\n1,2\n')
         return ['--data', tmp_path/'rows.csv'], "no column 'fen' (positions): found a, b"
     if case == 'vocabulary': return ['--model', make_model(tmp_path/'m', vocab_size=100), '--data', rows], '100'
-    if case == 'context': return ['--model', make_model(tmp_path/'m', n_positions=20), '--data', rows], 'longer than the 20 tokens that the model reads'
+    if case == 'context':
+        return ['--model', make_model(tmp_path/'m', n_positions=20), '--data',
+                rows], 'longer than the 20 tokens that the model reads'
     if case == 'output':
         (tmp_path/'file').write_text('')
         return ['--data', rows, '--output', tmp_path/'file'/'out'], 'file'
 
 
-CASES = ['suite', 'suite and data', 'three models', 'empty data', 'no valid rows', 'no puzzles', 'other csv', 'vocabulary', 'context', 'output']
+CASES = [
+    'suite', 'suite and data', 'three models', 'empty data', 'no valid rows', 'no puzzles',
+    'other csv', 'vocabulary', 'context', 'output'
+]
 
 @pytest.mark.parametrize('case', CASES)
 def test_bad_usage_is_one_line(case, tmp_path):
@@ -68,14 +85,17 @@ def test_bad_usage_is_one_line(case, tmp_path):
 def test_nobody_reads_what_is_printed(tmp_path):
     "As `| head -1` leaves it: the results are written."
     (tmp_path/'rows.txt').write_text('\n'.join(PUBLISHED))
-    assert call_unread('eval', '--model', make_model(tmp_path/'m'), '--data', 'rows.txt', '--output', 'out.json', cwd=tmp_path) == (0, '')
+    assert call_unread('eval', '--model', make_model(tmp_path/'m'), '--data', 'rows.txt',
+                       '--output', 'out.json', cwd=tmp_path) == (0, '')
     assert json.loads((tmp_path/'out.json').read_text())['metrics']
 
 
 def test_compare_two_models(tmp_path):
     rows = tmp_path/'rows.txt'
     rows.write_text('\n'.join(PUBLISHED))
-    code, out, err = call_alone('eval', '--compare', make_model(tmp_path/'a'), make_model(tmp_path/'b'), '--data', rows, '--output', tmp_path/'out', cwd=tmp_path)
+    code, out, err = call_alone('eval', '--compare', make_model(tmp_path/'a'),
+                                make_model(tmp_path/'b'), '--data', rows, '--output',
+                                tmp_path/'out', cwd=tmp_path)
     assert code == 0, err
     assert 'published best move: black, 1 rows, is the best of its candidates in 0.0% and the worst in 100.0%' in out
     found = json.loads((tmp_path/'out/eval.json').read_text())
@@ -90,7 +110,8 @@ def test_compare_two_models(tmp_path):
 def test_batches_and_threads_change_nothing(tmp_path):
     model, texts = make_model(tmp_path/'m'), []
     for i, (size, threads) in enumerate([(1, 1), (7, 2), (256, 1)]):
-        code, out, err = call('eval', '--model', model, '--prompts', 12, '--batch_size', size, '--threads', threads, '--output', tmp_path/f'{i}.csv', cwd=tmp_path)
+        code, out, err = call('eval', '--model', model, '--prompts', 12, '--batch_size', size,
+                              '--threads', threads, '--output', tmp_path/f'{i}.csv', cwd=tmp_path)
         assert code == 0, err
         texts.append((tmp_path/f'{i}.csv').read_text())
     assert texts[0] == texts[1] == texts[2]
@@ -112,16 +133,30 @@ def test_no_training_row_is_watched():
 def test_stockfish_passes():
     rows = load_rows('positions', env_ratio=0, split='eval', limit=40)[:]
     published = [parse_row(text) for text in PUBLISHED]
-    rows = [replace(e, published_best=e.target.moves[e.target.evals.index((max if e.colour == 'white' else min)(e.target.evals))]) for e in rows]   # the label defect
+    # the label defect
+    rows = [
+        replace(
+            e, published_best=e.target.moves[e.target.evals.index(
+                (max if e.colour == 'white' else min)(e.target.evals))]) for e in rows
+    ]
     rows += [*published, mate_example('6k1/5ppp/8/8/8/8/5PPP/R2R2K1 w - - 0 1')]
-    with EnginePool(nodes=1000) as pool:                             # as many as the labels were made with
-        pool.analyse([e.fen for e in rows])                          # all at once; the answers below come from its cache
+    # as many as the labels were made with
+    with EnginePool(nodes=1000) as pool:
+        # all at once; the answers below come from its cache
+        pool.analyse([e.fen for e in rows])
         def stockfish(prompt):
             found, = pool.analyse([fen := parse_prompt(prompt).fen])
             return PolicyAnswer(found.moves, found.evals, found.moves[0]).text(fen=fen)
         table = summarize(judge_policy(stockfish, rows)).set_index(['slice', 'metric']).value
-    assert table['all', 'legal_best'] >= 0.99 and table['all', 'format_valid'] == 1 and table['all', 'mate_in_one'] == 1
-    assert table['all', 'top5_overlap'] > 0.8 and table['all', 'eval_error'] < 0.03 and table['all', 'regret'] < 0.02
+    assert table['all',
+                 'legal_best'] >= 0.99 and table['all',
+                                                 'format_valid'] == 1 and table['all',
+                                                                                'mate_in_one'] == 1
+    assert table['all',
+                 'top5_overlap'] > 0.8 and table['all',
+                                                 'eval_error'] < 0.03 and table['all',
+                                                                                'regret'] < 0.02
     for colour in ('white', 'black'): assert table[colour, 'best_move'] > 0.8
-    assert table['black', 'best_move_published'] < 0.3 < 0.7 < table['white', 'best_move_published']   # the defect shows, for Black and not for White
+    # the defect shows, for Black and not for White
+    assert table['black', 'best_move_published'] < 0.3 < 0.7 < table['white', 'best_move_published']
     assert {m.name for m in METRICS if m.task in ('', 'P')} == set(table['all'].index)

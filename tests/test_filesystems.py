@@ -1,4 +1,5 @@
-"File systems that have less than a local disk: no locks, no permissions, no forcing of a directory to the disk. And who may read what is written."
+"""File systems that have less than a local disk: no locks, no permissions, no forcing of a
+directory to the disk. And who may read what is written."""
 import os
 import shutil
 import stat
@@ -15,7 +16,8 @@ def fsync(fd, real=os.fsync):
     return real(fd)
 fcntl.flock, os.chmod, os.fsync = flock, chmod, fsync
 '''
-SMALL = '--data positions.parquet --max_steps 2 --prompts_per_step 2 --group_size 2 --eval_prompts 2 --max_refills 0 --max_new_tokens 20 --threads 1'.split()
+SMALL = '--data positions.parquet --max_steps 2 --prompts_per_step 2 --group_size 2 --eval_prompts 2 --max_refills 0 --max_new_tokens 20 --threads 1'.split(
+)
 SPACE = '''
 objective = "sampled all reward"
 [base]
@@ -31,15 +33,15 @@ learning_rate = [1e-5, 1e-4]
 '''
 
 
-COMMANDS = {      # and which of the three it asks for
+COMMANDS = { # and which of the three it asks for
     ('train', *SMALL, '--output_dir', 'run'): 'flock fsync chmod',
     ('train', '--resume', 'run', '--max_steps', '3'): 'flock fsync chmod',
     ('pretrain', '--data', 'positions.parquet', '--max_steps', '2', '--batch_size', '8', '--block_rows', '16', '--workers', '0', '--threads', '1', '--save_every', '1', '--output_dir', 'first'): 'flock fsync chmod',
     ('pretrain', '--branch_from', 'first', '--data', 'positions.parquet', '--max_steps', '3', '--batch_size', '8', '--block_rows', '16', '--workers', '0', '--threads', '1', '--output_dir', 'second'): 'flock fsync chmod',
     ('data', '--kind', 'castling', '--positions', '20', '--output', 'castling.parquet'): 'flock fsync chmod',
     ('sweep', '--space', 'lr.toml', '--trials', '1', '--workers', '1'): 'flock fsync chmod',
-    ('export', '--run', 'run', '--output', 'exported'): 'chmod',
-    ('report', 'run'): 'fsync chmod'}
+    ('export', '--run', 'run', '--output', 'exported'): 'chmod', ('report', 'run'): 'fsync chmod'
+}
 
 
 def test_every_command_goes_on_and_says_once_what_is_missing(tmp_path):
@@ -50,9 +52,12 @@ def test_every_command_goes_on_and_says_once_what_is_missing(tmp_path):
         less = LESS.replace('LOCKS', '95' if args[0] == 'data' else '37')
         (tmp_path/'less'/'sitecustomize.py').write_text(less, encoding='utf-8')
         if args[0] != 'sweep': code, _, err = call(*args, cwd=tmp_path, before=less)
-        else: code, _, err = call_alone(*args, cwd=tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path/'less'), os.environ.get('PYTHONPATH', '')]))     # its trials, too
+        else:
+            code, _, err = call_alone(*args, cwd=tmp_path, PYTHONPATH=os.pathsep.join(
+                [str(tmp_path/'less'), os.environ.get('PYTHONPATH', '')])) # its trials, too
         assert code == 0, (args, err)
-        assert [err.count(f'({what})') for what in ('flock', 'fsync', 'chmod')] == [int(what in expected) for what in ('flock', 'fsync', 'chmod')], (args, err)
+        assert [err.count(f'({what})') for what in ('flock', 'fsync', 'chmod')
+                ] == [int(what in expected) for what in ('flock', 'fsync', 'chmod')], (args, err)
 
 
 @pytest.fixture
@@ -60,7 +65,9 @@ def denying(tmp_path):
     "A directory whose file system refuses `chmod`: bindfs 1.14.7, mounted with --chmod-deny."
     program, (real, mount) = shutil.which('bindfs'), (tmp_path/'real', tmp_path/'mount')
     for folder in (real, mount): folder.mkdir()
-    if not program or subprocess.run([program, '--chmod-deny', '--chown-deny', real, mount], capture_output=True).returncode: pytest.skip('no bindfs, or it may not mount')
+    if not program or subprocess.run([program, '--chmod-deny', '--chown-deny', real, mount],
+                                     capture_output=True).returncode:
+        pytest.skip('no bindfs, or it may not mount')
     yield mount
     subprocess.run(['fusermount', '-u', mount], check=True)
 
@@ -76,14 +83,21 @@ def test_every_command_goes_on_where_chmod_is_denied(denying):
 
 
 def test_the_umask_says_who_may_read(tmp_path):
-    "The library that writes weights makes files for their owner alone: a second user could not go on with a checkpoint."
+    """The library that writes weights makes files for their owner alone: a second user could not go
+    on with a checkpoint."""
     some_positions(tmp_path)
     before = 'import os; os.umask(0o027)'
-    for args in (['train', *SMALL, '--output_dir', 'run'],
-                 ['pretrain', '--data', 'positions.parquet', '--max_steps', 2, '--batch_size', 8, '--block_rows', 16, '--workers', 0, '--threads', 1, '--output_dir', 'first'],
-                 ['export', '--run', 'run', '--output', 'exported']):
+    for args in (['train', *SMALL, '--output_dir', 'run'], [
+            'pretrain', '--data', 'positions.parquet', '--max_steps', 2, '--batch_size', 8,
+            '--block_rows', 16, '--workers', 0, '--threads', 1, '--output_dir', 'first'
+    ], ['export', '--run', 'run', '--output', 'exported']):
         code, _, err = call(*args, cwd=tmp_path, before=before)
         assert code == 0, err
-    files = [p for folder in ('run', 'first', 'exported') for p in (tmp_path/folder).rglob('*') if p.is_file()]
+    files = [
+        p for folder in ('run', 'first', 'exported') for p in (tmp_path/folder).rglob('*')
+        if p.is_file()
+    ]
     assert sum(p.suffix == '.safetensors' for p in files) >= 6
-    assert {p.name: oct(stat.S_IMODE(p.stat().st_mode)) for p in files} == {p.name: '0o640' for p in files}
+    assert {p.name: oct(stat.S_IMODE(p.stat().st_mode))
+            for p in files} == {p.name: '0o640'
+                                for p in files}

@@ -18,7 +18,8 @@ SIZE_MB = 4*124_439_808/1e6
 
 @pytest.fixture(scope='module')
 def theirs():
-    "GPT-2 small of `transformers`; every parameter gets a push, since at its own start GPT-2 only repeats the last token."
+    """GPT-2 small of `transformers`; every parameter gets a push, since at its own start GPT-2 only
+    repeats the last token."""
     torch.manual_seed(0)
     theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval()
     for p in theirs.parameters(): p.data += 0.05*torch.randn_like(p)
@@ -55,24 +56,29 @@ def batch(rows):
     "Left-padded ids and mask."
     width = max(map(len, rows))
     ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width, dtype=torch.bool)
-    for i, row in enumerate(rows): ids[i, width - len(row):], mask[i, width - len(row):] = torch.tensor(row), True
+    for i, row in enumerate(rows):
+        ids[i, width - len(row):], mask[i, width - len(row):] = torch.tensor(row), True
     return ids, mask
 
 
 def their_logits(theirs, ids, mask):
-    with torch.no_grad(): return theirs(ids, attention_mask=mask.long(), position_ids=(mask.cumsum(-1) - 1).clamp(min=0)).logits
+    with torch.no_grad():
+        return theirs(ids, attention_mask=mask.long(),
+                      position_ids=(mask.cumsum(-1) - 1).clamp(min=0)).logits
 
 
 def test_parameters(ours):
     model, tokenizer = ours
-    assert sum(p.numel() for p in model.parameters()) == 124_439_808 and tokenizer.vocab_size == 50257 == model.config.vocab_size
+    assert sum(p.numel() for p in model.parameters()
+               ) == 124_439_808 and tokenizer.vocab_size == 50257 == model.config.vocab_size
 
 
 def test_logits_under_left_padding(theirs, ours, prompts):
     model, tokenizer = ours
     ids, mask = batch([tokenizer.encode(p) for p in prompts[:8]])
     assert not mask.all()
-    with torch.no_grad(): gap = (model(ids, mask)[mask] - their_logits(theirs, ids, mask)[mask]).abs().max()
+    with torch.no_grad():
+        gap = (model(ids, mask)[mask] - their_logits(theirs, ids, mask)[mask]).abs().max()
     assert gap <= 1e-4
 
 
@@ -81,11 +87,14 @@ def test_greedy_text(theirs, ours, prompts):
     model, tokenizer = ours
     rollouts = generate(model, tokenizer, prompts, max_new_tokens=TOKENS, temperature=0)
     assert len({len(tokenizer.encode(p)) for p in prompts}) > len(prompts)//2
-    assert sum(len(row.unique()) for row in rollouts.completion_ids[:, :16]) > 8*len(prompts)     # text that varies, not one token for ever
-    how = dict(do_sample=False, max_new_tokens=TOKENS, eos_token_id=tokenizer.eot, pad_token_id=tokenizer.eot)
+    # text that varies, not one token for ever
+    assert sum(len(row.unique()) for row in rollouts.completion_ids[:, :16]) > 8*len(prompts)
+    how = dict(do_sample=False, max_new_tokens=TOKENS, eos_token_id=tokenizer.eot,
+               pad_token_id=tokenizer.eot)
     for prompt, ids, mask in zip(prompts, rollouts.completion_ids, rollouts.completion_mask):
         asked = torch.tensor([tokenizer.encode(prompt)])
-        with torch.no_grad(): answer = theirs.generate(asked, attention_mask=torch.ones_like(asked), **how)
+        with torch.no_grad():
+            answer = theirs.generate(asked, attention_mask=torch.ones_like(asked), **how)
         assert ids[mask].tolist() == answer[0, asked.shape[1]:].tolist(), prompt
 
 
@@ -98,8 +107,12 @@ def test_there_and_back(name, ours, folder):
     for (n, p), q in zip(model.named_parameters(), back.parameters()): assert torch.equal(p, q), n
     exported, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()), info
-    ids, mask = batch([tokenizer.encode(t) for t in ('P: 8/8/8/8/8/4k3/4p3/4K3 w - - 0 1', 'A: 8/8/8/8/8/4k3/4p3/4K3 w - - 0 1+e1d1+e1d1+')])
-    with torch.no_grad(): gap = (model(ids, mask)[mask] - their_logits(exported.eval(), ids, mask)[mask]).abs().max()
+    ids, mask = batch([
+        tokenizer.encode(t) for t in ('P: 8/8/8/8/8/4k3/4p3/4K3 w - - 0 1',
+                                      'A: 8/8/8/8/8/4k3/4p3/4K3 w - - 0 1+e1d1+e1d1+')
+    ])
+    with torch.no_grad():
+        gap = (model(ids, mask)[mask] - their_logits(exported.eval(), ids, mask)[mask]).abs().max()
     assert gap <= 1e-4
 
 
@@ -114,14 +127,18 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='peak memory is read from /proc')
-@pytest.mark.parametrize('layout', ['bf16 sharded with head', *['bin', 'fp32', 'bf16'] * ('PARITY_TOKENS' in os.environ)])
+@pytest.mark.parametrize('layout', [
+    'bf16 sharded with head', *['bin', 'fp32', 'bf16']*('PARITY_TOKENS' in os.environ)
+])
 def test_memory_while_loading(layout, theirs, directory, folder):
     "At most 1.5 times the model as it will be, in float32; what was mapped and touched counts."
     if layout == 'fp32': path = directory
     elif layout == 'bin':
         path = folder
         (path/'config.json').write_bytes((directory/'config.json').read_bytes())
-        torch.save({n: t for n, t in theirs.state_dict().items() if n != 'lm_head.weight'}, path/'pytorch_model.bin')
+        torch.save({n: t
+                    for n, t in theirs.state_dict().items() if n != 'lm_head.weight'},
+                   path/'pytorch_model.bin')
     else:
         path, low = folder, transformers.GPT2LMHeadModel(theirs.config).to(torch.bfloat16)
         if 'head' in layout:
@@ -130,7 +147,8 @@ def test_memory_while_loading(layout, theirs, directory, folder):
         low.save_pretrained(path, max_shard_size='100MB' if 'sharded' in layout else '1GB')
         assert (path/'model.safetensors').exists() == (layout == 'bf16')
     environ = os.environ | {'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1'}
-    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', PEAK, str(path)], env=environ, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', PEAK,
+                           str(path)], env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     print(f'{layout}: {float(done.stdout):.0f} MB, {float(done.stdout)/SIZE_MB:.2f} x')
     assert float(done.stdout) <= 1.5*SIZE_MB

@@ -20,18 +20,20 @@ from rookworld_nb.lm.tokenizer import load_tokenizer
 transformers = pytest.importorskip('transformers')
 IDS = torch.randint(50257, (2, 12), generator=torch.Generator().manual_seed(0))
 SECRET = 'hf_secret'
-FULL = os.environ.get('HUB_SHAPE') == '124M'   # every layout, and two steps, at full size: 11 GB of disk and some minutes
+# every layout, and two steps, at full size: 11 GB of disk and some minutes
+FULL = os.environ.get('HUB_SHAPE') == '124M'
 
 
 def environment(hub, home, **more):
     "A process that knows no other hub than ours."
     kept = {k: v for k, v in os.environ.items() if not k.startswith(('ROOKWORLD_', 'HF_'))}
-    return kept | dict(HF_ENDPOINT=hub.url, HF_HOME=str(home), HF_HUB_OFFLINE='0', HF_HUB_DISABLE_XET='1', OMP_NUM_THREADS='1') | more
+    return (kept | dict(HF_ENDPOINT=hub.url, HF_HOME=str(home), HF_HUB_OFFLINE='0',
+                        HF_HUB_DISABLE_XET='1', OMP_NUM_THREADS='1') | more)
 
 
 def python(code, *args, cwd, env, timeout=150):
-    done = subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout,
-        stdin=subprocess.DEVNULL)
+    done = subprocess.run([sys.executable, '-c', code, *map(str, args)], cwd=cwd, env=env,
+                          capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -49,27 +51,44 @@ def published(directory, tensors, config, shards=1, kind='safetensors'):
     stem, save = ('model', save_file) if kind == 'safetensors' else ('pytorch_model', torch.save)
     tensors = {name: t.clone().contiguous() for name, t in tensors.items()}
     if shards == 1: return save(tensors, directory/f'{stem}.{kind}')
-    parts = {f'{stem}-{k + 1:05}-of-{shards:05}.{kind}': dict(list(tensors.items())[k::shards]) for k in range(shards)}
+    parts = {
+        f'{stem}-{k + 1:05}-of-{shards:05}.{kind}': dict(list(tensors.items())[k::shards])
+        for k in range(shards)
+    }
     for file, part in parts.items(): save(part, directory/file)
     where = {name: file for file, part in parts.items() for name in part}
-    (directory/f'{stem}.{kind}.index.json').write_text(json.dumps({'metadata': {}, 'weight_map': where}))
+    (directory/
+     f'{stem}.{kind}.index.json').write_text(json.dumps({'metadata': {}, 'weight_map': where}))
 
 
 def as_dtype(tensors, dtype): return {name: t.to(dtype) for name, t in tensors.items()}
-def with_head(tensors): return tensors | {'lm_head.weight': next(t for name, t in tensors.items() if name.endswith('wte.weight'))}
+
+
+def with_head(tensors):
+    return (
+        tensors
+        | {'lm_head.weight': next(t for name, t in tensors.items() if name.endswith('wte.weight'))})
 def with_buffers(tensors):
-    return tensors | {'transformer.h.0.attn.bias': torch.ones(1, 1, 64, 64), 'transformer.h.1.attn.masked_bias': torch.tensor(-1e4)}
+    return (tensors | {
+        'transformer.h.0.attn.bias': torch.ones(1, 1, 64, 64),
+        'transformer.h.1.attn.masked_bias': torch.tensor(-1e4)
+    })
 
 
 def padded(tensors):
-    "The vocabulary as trainers like it, 50,304 rows; what stands in the last ones matters to nobody."
-    return {name: torch.cat([t, t[:47]]) if name.endswith(('wte.weight', 'lm_head.weight')) else t for name, t in tensors.items()}
+    """The vocabulary as trainers like it, 50,304 rows; what stands in the last ones matters to
+    nobody."""
+    return {
+        name: torch.cat([t, t[:47]]) if name.endswith(('wte.weight', 'lm_head.weight')) else t
+        for name, t in tensors.items()
+    }
 
 
 def original():
     "A GPT-2 over GPT-2's vocabulary, small unless asked for, every parameter random."
     torch.manual_seed(0)
-    config = transformers.GPT2Config(**{} if FULL else dict(n_layer=2, n_head=2, n_embd=32, n_positions=64))
+    config = transformers.GPT2Config(
+        **{} if FULL else dict(n_layer=2, n_head=2, n_embd=32, n_positions=64))
     theirs = transformers.GPT2LMHeadModel(config).eval()
     for p in theirs.parameters(): p.data += (0.01 if FULL else 0.1) * torch.randn_like(p)
     return theirs
@@ -82,17 +101,23 @@ def logits(config, tensors):
     with torch.no_grad(): return model(IDS)
 
 
-LAYOUTS = ('transformers', 'bare', 'with head', 'with buffers', 'sharded', 'bf16', 'fp16', 'padded', 'padded weights only',
-           'bin', 'sharded bin', 'old bin', 'all at once')
+LAYOUTS = ('transformers', 'bare', 'with head', 'with buffers', 'sharded', 'bf16', 'fp16', 'padded',
+           'padded weights only', 'bin', 'sharded bin', 'old bin', 'all at once')
 
 
 @pytest.fixture(scope='module')
 def layouts(hub, tmp_path_factory):
-    "Each layout downloaded and opened, all in one process: its logits, the warnings, and what the logits should be."
+    """Each layout downloaded and opened, all in one process: its logits, the warnings, and what the
+    logits should be."""
     home, theirs = tmp_path_factory.mktemp('layouts'), original()
-    config, state = theirs.config.to_dict(), {n: t for n, t in theirs.state_dict().items() if n != 'lm_head.weight'}
+    config, state = theirs.config.to_dict(), {
+        n: t
+        for n, t in theirs.state_dict().items() if n != 'lm_head.weight'
+    }
     bf16, fp16 = as_dtype(state, torch.bfloat16), as_dtype(state, torch.float16)
-    wide, bare = config | dict(vocab_size=50304), {n.removeprefix('transformer.'): t for n, t in state.items()}
+    wide, bare = config | dict(
+        vocab_size=50304), {n.removeprefix('transformer.'): t
+                            for n, t in state.items()}
     theirs.save_pretrained(home/'transformers')
     published(home/'bare', bare, config)
     published(home/'with head', with_head(state), config)
@@ -122,11 +147,16 @@ for name in sys.argv[2:]:
 torch.save(found, 'found')
 '''
     torch.save(IDS, home/'ids')
-    code, out, err = python(code, home/'ids', *LAYOUTS, cwd=home, env=environment(hub, home/'home'), timeout=900)
+    code, out, err = python(code, home/'ids', *LAYOUTS, cwd=home, env=environment(hub, home/'home'),
+                            timeout=900)
     assert code == 0, err
     with torch.no_grad(): exact = theirs(IDS).logits
-    expected = {'bf16': logits(config, bf16), 'fp16': logits(config, fp16), 'all at once': logits(config, bf16)}
-    return SimpleNamespace(found=torch.load(home/'found', weights_only=True), expected=expected, ours=logits(config, state), exact=exact)
+    expected = {
+        'bf16': logits(config, bf16), 'fp16': logits(config, fp16),
+        'all at once': logits(config, bf16)
+    }
+    return SimpleNamespace(found=torch.load(home/'found', weights_only=True), expected=expected,
+                           ours=logits(config, state), exact=exact)
 
 
 @pytest.mark.parametrize('layout', LAYOUTS)
@@ -134,7 +164,8 @@ def test_a_published_layout_loads(layout, layouts):
     found, said = layouts.found[layout]
     assert torch.equal(found, layouts.expected.get(layout, layouts.ours))
     assert (found - layouts.exact).abs().max() < (0.05*layouts.exact.abs().max() if layout in layouts.expected else 1e-4)
-    wanted = ['pickle'] * ('bin' in layout) + ['50304 rows are cropped'] * (('padded' in layout) + 2*(layout == 'all at once'))
+    wanted = (['pickle']*('bin' in layout) + ['50304 rows are cropped']*(('padded' in layout) + 2*
+                                                                         (layout == 'all at once')))
     assert len(said) == len(wanted), said
     for sentence, message in zip(wanted, said): assert sentence in message
 
@@ -160,14 +191,16 @@ codes = {children[child]: os.waitstatus_to_exitcode(status) for child, status in
 print(json.dumps(codes))
 '''
 REFUSED = {   # case: arguments, environment, what the line says
-    'private': ('--model house/private', {}, "config.json of 'house/private'", 'or it is private; check the name, or set HF_TOKEN'),
+    'private': ('--model house/private', {}, "config.json of 'house/private'", 'or it is private; '
+                                                                               'check the name, or set HF_TOKEN'),
     'wrong token': ('--model house/private', {'HF_TOKEN': 'hf_wrong'}, "config.json of 'house/private'", 'refuses the token (401); check HF_TOKEN'),
     'gated': ('--model house/gated', {'HF_TOKEN': SECRET}, "config.json of 'house/gated'", 'access has to be granted; ask for it on http://'),
     'no repository': ('--model house/nothing', {}, "config.json of 'house/nothing'", 'no such repository'),
     'no revision': ('--model house/good@v9', {}, "config.json of 'house/good' at 'v9'", 'no such revision; check what stands behind the @'),
     'no config': ('--model house/empty', {}, "config.json of 'house/empty'", 'no such file'),
     'no weights': ('--model house/weightless', {}, "model.safetensors of 'house/weightless'", 'no such file'),
-    'no shard': ('--model house/shardless', {}, "model-00002-of-00002.safetensors of 'house/shardless'", 'no such file'),
+    'no shard': ('--model house/shardless', {}, "model-00002-of-00002.safetensors of "
+                                                "'house/shardless'", 'no such file'),
     'too many requests': ('--model house/busy', {}, "config.json of 'house/busy'", '(429); wait some minutes, or set HF_TOKEN'),
     'server error': ('--model house/broken', {}, "config.json of 'house/broken'", 'the hub answers 501; try again later'),
     'always cut': ('--model house/cut', {}, "model.safetensors of 'house/cut'", 'the connection broke again and again; try again'),
@@ -181,7 +214,10 @@ REFUSED = {   # case: arguments, environment, what the line says
 def small_model(directory, **changes):
     tokenizer = load_tokenizer('chess')
     torch.manual_seed(0)
-    model = GPT(GPTConfig(**dict(vocab_size=tokenizer.vocab_size, n_positions=192, n_layer=2, n_head=2, n_embd=32) | changes)).eval()
+    model = GPT(
+        GPTConfig(
+            **dict(vocab_size=tokenizer.vocab_size, n_positions=192, n_layer=2, n_head=2, n_embd=32)
+            | changes)).eval()
     save_model(model, tokenizer, directory)
     return model
 
@@ -195,7 +231,8 @@ def refused(hub, tmp_path_factory):
         (home/name).mkdir()
         for file in kept: (home/name/file).write_bytes((home/'good'/file).read_bytes())
     published(home/'split', load_file(home/'good/model.safetensors'), {}, shards=2)
-    for file in ('model-00001-of-00002.safetensors', 'model.safetensors.index.json'): shutil.copy(home/'split'/file, home/'shardless')
+    for file in ('model-00001-of-00002.safetensors', 'model.safetensors.index.json'):
+        shutil.copy(home/'split'/file, home/'shardless')
     for name in ('good', 'empty', 'weightless', 'shardless'): hub.add(f'house/{name}', home/name)
     for name in ('busy', 'broken', 'unsure'): hub.add(f'house/{name}', home/'good')
     hub.add('house/private', home/'good', token=SECRET)
@@ -211,17 +248,22 @@ def refused(hub, tmp_path_factory):
     cases = {name: (args.split(), environ) for name, (args, environ, *_) in REFUSED.items()}
     code, out, err = python(FORKS, json.dumps(cases), cwd=home, env=environment(hub, home/'home'))
     assert code == 0, err
-    return {name: (code, (home/f'{name}.err').read_text()) for name, code in json.loads(out).items()}
+    return {
+        name: (code, (home/f'{name}.err').read_text())
+        for name, code in json.loads(out).items()
+    }
 
 
 @pytest.mark.parametrize('case', REFUSED)
 def test_a_refusal_is_one_line(case, refused):
     code, err = refused[case]
     assert code == 2, err
-    assert err.startswith('rookworld_train: cannot ') and err.count('\n') == 1 and SECRET not in err, err
+    assert err.startswith('rookworld_train: cannot ') and err.count(
+        '\n') == 1 and SECRET not in err, err
     for part in REFUSED[case][2:]: assert part in err
     if case.startswith('data'): return
-    assert 'from the Hugging Face hub: ' in err and err.endswith('; or name the directory of a local copy instead\n'), err
+    assert 'from the Hugging Face hub: ' in err and err.endswith(
+        '; or name the directory of a local copy instead\n'), err
 
 
 LOAD = '''
@@ -237,11 +279,16 @@ def test_a_private_repository_opens_with_its_token_which_stays_on_the_hub(hub, t
     "huggingface_hub 2.4.0 sends the token to no other host."
     model = small_model(tmp_path/'model', n_embd=64)
     hub.add('mine/model', tmp_path/'model', token=SECRET, revisions=('main', 'v1'))
-    code, out, err = python(LOAD, 'mine/model@v1', cwd=tmp_path, env=environment(hub, tmp_path/'home', HF_TOKEN=SECRET))
+    code, out, err = python(LOAD, 'mine/model@v1', cwd=tmp_path,
+                            env=environment(hub, tmp_path/'home', HF_TOKEN=SECRET))
     assert (code, float(out), err) == (0, total(model), '')
-    cdn = [r for r in hub.log if r['request'].startswith(f'GET /cdn/{hub.etag(tmp_path/"model/model.safetensors")}')]
+    cdn = [
+        r for r in hub.log
+        if r['request'].startswith(f'GET /cdn/{hub.etag(tmp_path/"model/model.safetensors")}')
+    ]
     assert len(cdn) == 1 and cdn[0]['token'] is None
-    assert any(r['token'] == f'Bearer {SECRET}' and '/resolve/v1/config.json' in r['request'] for r in hub.log)
+    assert any(r['token'] == f'Bearer {SECRET}' and '/resolve/v1/config.json' in r['request']
+               for r in hub.log)
 
 
 def test_a_cut_download_resumes(hub, tmp_path):
@@ -250,10 +297,12 @@ def test_a_cut_download_resumes(hub, tmp_path):
     weights = tmp_path/'model/model.safetensors'
     hub.add('house/resumed', tmp_path/'model')
     hub.fail('GET /cdn/' + hub.etag(weights), cut=25_000_000, times=1)
-    code, out, err = python(LOAD, 'house/resumed', cwd=tmp_path, env=environment(hub, tmp_path/'home'))
+    code, out, err = python(LOAD, 'house/resumed', cwd=tmp_path,
+                            env=environment(hub, tmp_path/'home'))
     assert (code, float(out), err) == (0, total(model), '')
     got = [r for r in hub.log if hub.etag(weights) in r['request']]
-    assert [r['range'] for r in got] == [None, 'bytes=20971520-']     # the client writes, and resumes, in parts of 10 MiB
+    # the client writes, and resumes, in parts of 10 MiB
+    assert [r['range'] for r in got] == [None, 'bytes=20971520-']
     assert weights.stat().st_size < hub.sent(hub.etag(weights)) < 1.2*weights.stat().st_size
 
 
@@ -264,7 +313,10 @@ def test_patience_with_a_busy_hub(hub, tmp_path):
     hub.fail('house/patient.*config.json', status=429, times=2, headers={'Retry-After': '0'})
     code, out, err = python(LOAD, 'house/patient', cwd=tmp_path, env=environment(hub, tmp_path/'home'))
     assert (code, float(out), err) == (0, total(model), '')
-    assert [r['status'] for r in hub.log if 'HEAD /house/patient' in r['request'] and 'config.json' in r['request']] == [429, 429, 200]
+    assert [
+        r['status'] for r in hub.log
+        if 'HEAD /house/patient' in r['request'] and 'config.json' in r['request']
+    ] == [429, 429, 200]
 
 
 def test_offline(hub, tmp_path):
@@ -273,12 +325,17 @@ def test_offline(hub, tmp_path):
     hub.add('house/offline', tmp_path/'model')
     assert python(LOAD, 'house/offline', cwd=tmp_path, env=environment(hub, tmp_path/'home'))[0] == 0
     asked = len(hub.log)
-    code, out, err = python(LOAD, 'house/offline', cwd=tmp_path, env=environment(hub, tmp_path/'home', HF_HUB_OFFLINE='1'))
+    code, out, err = python(LOAD, 'house/offline', cwd=tmp_path,
+                            env=environment(hub, tmp_path/'home', HF_HUB_OFFLINE='1'))
     assert (code, float(out), err) == (0, total(model), '')
     code = 'import sys; from rookworld_nb.apps.cli import train_command; sys.exit(train_command())'
     code, out, err = python(code, '--model', 'house/offline', cwd=tmp_path, env=environment(hub, tmp_path/'empty', HF_HUB_OFFLINE='1'))
-    assert (code, err) == (2, "rookworld_train: cannot get config.json of 'house/offline' from the Hugging Face hub: HF_HUB_OFFLINE is set and "
-                              'the file is not in the cache; unset it to download; or name the directory of a local copy instead\n')
+    assert (code, err) == (
+        2,
+        "rookworld_train: cannot get config.json of 'house/offline' from the Hugging Face hub: "
+        "HF_HUB_OFFLINE is set and "
+        'the file is not in the cache; unset it to download; or name the directory of a local copy instead\n'
+    )
     assert len(hub.log) == asked
 
 
@@ -286,7 +343,9 @@ def test_a_mistyped_path_is_not_asked_for(hub, tmp_path):
     (tmp_path/'runs/grpo-001').mkdir(parents=True)
     asked = len(hub.log)
     code, out, err = python(LOAD, 'runs/grpo-002', cwd=tmp_path, env=environment(hub, tmp_path/'home'))
-    assert err.endswith("no model 'runs/grpo-002': there is a directory runs here, but no grpo-002 in it\n") and len(hub.log) == asked
+    assert err.endswith(
+        "no model 'runs/grpo-002': there is a directory runs here, but no grpo-002 in it\n"
+    ) and len(hub.log) == asked
 
 
 # ---- the whole way
@@ -297,12 +356,16 @@ def published_rows(path):
     "A dataset repository as it is published: one column of text, padded rows."
     rows = load_rows('positions', env_ratio=0.5, limit=ROWS)
     (path/'data').mkdir(parents=True)
-    pd.DataFrame({'text': [e.prompt() + e.completion('padded') for e in rows]}).to_parquet(path/'data/train-00000-of-00001.parquet')
+    pd.DataFrame({'text': [e.prompt() + e.completion('padded')
+                           for e in rows]}).to_parquet(path/'data/train-00000-of-00001.parquet')
 
 
 def test_two_steps_of_a_downloaded_model_on_downloaded_rows(hub, tmp_path):
     torch.manual_seed(0)
-    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{} if FULL else dict(n_layer=2, n_head=2, n_embd=64, n_positions=320))).to(torch.bfloat16)
+    theirs = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            **{} if FULL else dict(n_layer=2, n_head=2, n_embd=64, n_positions=320))).to(
+                torch.bfloat16)
     theirs.save_pretrained(tmp_path/'model', max_shard_size='100MB' if FULL else '1MB')
     size = sum(p.numel() for p in theirs.parameters())
     del theirs
@@ -312,10 +375,13 @@ def test_two_steps_of_a_downloaded_model_on_downloaded_rows(hub, tmp_path):
     args = '''--model org/gpt2-124m --data org/rows --max_steps 2 --prompts_per_step 1 --group_size 2 --eval_prompts 2 --max_new_tokens 8
               --max_refills 0 --temperature 1 --keep_last 1 --threads 1 --output_dir run'''.split()
     code = 'import sys; from rookworld_nb.apps.cli import train_command; sys.exit(train_command())'
-    code, out, err = python(code, *args, cwd=tmp_path, env=environment(hub, tmp_path/'home'), timeout=600)
+    code, out, err = python(code, *args, cwd=tmp_path, env=environment(hub, tmp_path/'home'),
+                            timeout=600)
     assert code == 0, err
     assert len(re.findall(r'^Step +\d+ \| Loss', out, re.M)) == 2
     assert len(list((tmp_path/'model').glob('model-*.safetensors'))) >= 2
-    for shard in (tmp_path/'model').glob('model-*.safetensors'): assert hub.sent(hub.etag(shard)) == shard.stat().st_size
-    assert (tmp_path/'run/checkpoints/step-2/model.safetensors').stat().st_size > 4*size and (size > 124_000_000) == FULL
+    for shard in (tmp_path/'model').glob('model-*.safetensors'):
+        assert hub.sent(hub.etag(shard)) == shard.stat().st_size
+    assert (tmp_path/'run/checkpoints/step-2/model.safetensors').stat().st_size > 4*size and (
+        size > 124_000_000) == FULL
     shutil.rmtree(tmp_path)     # 2 GB at full size

@@ -12,7 +12,8 @@ from rookworld_nb.run import memory, train
 from runs import clean, contents, die, in_child, some_positions
 
 CHOICES = '''--model nano --max_steps 3 --save_every 1 --prompts_per_step 8 --group_size 4 --env_ratio 0.5 --eval_prompts 2 --warmup_steps 2
-    --max_new_tokens 60 --max_refills 0 --learning_rate 5e-5 --kl_coef 0.6 --log_completions 1 --threads 1'''.split()
+    --max_new_tokens 60 --max_refills 0 --learning_rate 5e-5 --kl_coef 0.6 --log_completions 1 --threads 1'''.split(
+)
 
 
 @contextlib.contextmanager
@@ -33,37 +34,55 @@ def room_for_half():
 def dies(at):
     "The process is killed before it saves this step."
     keep = train._keep
-    with patch.object(train, '_keep', lambda out, step, *rest: die() if step == at else keep(out, step, *rest)): yield
+    with patch.object(train, '_keep', lambda out, step, *rest: die()
+                      if step == at else keep(out, step, *rest)):
+        yield
 
 
 def test_prompts_that_the_rules_make(tmp_path):
     "The default has no rows to look at; looking at its prompts does not take them."
     args = [*CHOICES, '--data', 'unlabelled', '--check_every', 0, '--output_dir']
-    for size in ('auto', 32): assert in_child([*args, tmp_path/str(size), '--micro_batch_size', size], measured=False) == 0
+    for size in ('auto', 32):
+        assert in_child([*args, tmp_path/str(size), '--micro_batch_size', size],
+                        measured=False) == 0
     assert json.loads((tmp_path/'auto/memory_profiles.json').read_text())['chosen'] == 32
-    assert contents(tmp_path/'auto')['completions.jsonl'] == contents(tmp_path/'32')['completions.jsonl']
+    assert contents(tmp_path/'auto')['completions.jsonl'] == contents(tmp_path/
+                                                                      '32')['completions.jsonl']
 
 
 def test_a_run_that_measures_is_the_run_with_that_number(tmp_path):
     "Digit for digit, also when it is killed and goes on where there is more memory."
     args, auto, fixed = [*CHOICES, '--data', some_positions(tmp_path), '--output_dir'], tmp_path/'auto', tmp_path/'fixed'
-    with room_for_half(), dies(2): assert in_child([*args, auto, '--micro_batch_size', 'auto'], measured=False) == -signal.SIGKILL
+    with room_for_half(), dies(2):
+        assert in_child([*args, auto, '--micro_batch_size', 'auto'],
+                        measured=False) == -signal.SIGKILL
     told, log = json.loads((auto/'memory_profiles.json').read_text()), (auto/'train.log').read_text()
     assert 4 < told['chosen'] < told['of'] == 32 and told['limit'] == 'address space (ulimit)'
-    said = re.search(r'memory: ([\d.]+) GB free \(address space \(ulimit\)\), micro-batches of (\d+) of 32 completions take at most 85% of it', log)
-    assert int(said[2]) == told['chosen'] and abs(float(said[1]) - told['free_gb']) < 0.0051     # both are rounded, to two digits and to four
+    said = re.search(
+        r'memory: ([\d.]+) GB free \(address space \(ulimit\)\), micro-batches of (\d+) of 32 '
+        r'completions take at most 85% of it',
+        log)
+    # both are rounded, to two digits and to four
+    assert int(said[2]) == told['chosen'] and abs(float(said[1]) - told['free_gb']) < 0.0051
     assert in_child(['--resume', auto], measured=False) == 0
     assert in_child([*args, fixed, '--micro_batch_size', told['chosen']], measured=False) == 0
     found, wanted = contents(auto), contents(fixed)
     assert {*found.pop('files')} - {*wanted.pop('files')} == {'memory_profiles.json'} and found == wanted
-    assert (auto/'train.log').read_text().count('memory: ') == 1 and json.loads((auto/'memory_profiles.json').read_text()) == told
+    assert (auto/'train.log').read_text().count('memory: ') == 1 and json.loads(
+        (auto/'memory_profiles.json').read_text()) == told
 
 
 def test_every_run_tells_its_memory(tmp_path):
-    "Of each step; sizes are tried, and listed, only by a run that has to choose one. The process counts everywhere, tensors on a GPU where there is one: here the step is told that there is."
-    with patch.object(train, 'gpu_peak_gb', lambda device: 0.125): assert in_child([*CHOICES, '--data', some_positions(tmp_path), '--output_dir', tmp_path/'run'], measured=False) == 0
+    """Of each step; sizes are tried, and listed, only by a run that has to choose one. The process
+    counts everywhere, tensors on a GPU where there is one: here the step is told that there is."""
+    with patch.object(train, 'gpu_peak_gb', lambda device: 0.125):
+        assert in_child([
+            *CHOICES, '--data',
+            some_positions(tmp_path), '--output_dir', tmp_path/'run'
+        ], measured=False) == 0
     rows = [json.loads(line) for line in (tmp_path/'run/metrics.jsonl').read_text().splitlines()]
-    assert [r['memory_gpu_gb'] for r in rows] == [0.125]*3 and all(0.1 < r['memory_gb'] < 100 for r in rows)
+    assert [r['memory_gpu_gb'] for r in rows] == [0.125]*3 and all(0.1 < r['memory_gb'] < 100
+                                                                   for r in rows)
     assert not (tmp_path/'run/memory_profiles.json').exists()
 
 
@@ -90,5 +109,7 @@ assert len(found) <= 3 and all(gb <= budget for n, gb in found.items() if n <= s
 
 @pytest.mark.parametrize('limit', [1.5, *(pytest.param(gb, marks=pytest.mark.slow) for gb in (3, 6))])
 def test_within_a_tenth_of_the_largest(limit, tmp_path):
-    done = subprocess.run([sys.executable, '-c', SCRIPT, str(limit), '100'], env=clean(), cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, '-c', SCRIPT,
+                           str(limit), '100'], env=clean(), cwd=tmp_path, capture_output=True,
+                          text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"A supervised run that is killed at random instants ends as if it never had been: `KILLS=10 pytest tests/test_pretrain.py`."
+"""A supervised run that is killed at random instants ends as if it never had been: `KILLS=10 pytest
+tests/test_pretrain.py`."""
 import importlib.resources
 import json
 import os
@@ -35,7 +36,8 @@ pretrain.RowStream = Stops
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
-    "A run that nobody disturbed, and how to make another, which will not get beyond a certain step."
+    """A run that nobody disturbed, and how to make another, which will not get beyond a certain
+    step."""
     folder = tmp_path_factory.mktemp('pretrain')
     table = pq.read_table(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet')
     for k in range(6):
@@ -43,10 +45,14 @@ def whole(tmp_path_factory):
         pq.write_table(table.slice(200*k, 200), folder/'rows'/f'{k}.parquet')
 
     def start(name, end=STEPS):
-        (folder/f'{name}.json').write_text(json.dumps(dict(data=str(folder/'rows'), output_dir=str(folder/name), preset='miniature', device='cpu', threads=1, max_steps=STEPS,
-            batch_size=8, block_rows=80, workers=1, warmup_steps=3, decay_steps=12, target_spread=0.05, legal_share=0.1, eval_weight=0.3,
-            save_every=5, eval_every=9, eval_prompts=4)))
-        how = ['--resume', folder/name] if (folder/name/'config.json').exists() else ['--config', folder/f'{name}.json']
+        (folder/f'{name}.json').write_text(
+            json.dumps(
+                dict(data=str(folder/'rows'), output_dir=str(folder/name), preset='miniature',
+                     device='cpu', threads=1, max_steps=STEPS, batch_size=8, block_rows=80,
+                     workers=1, warmup_steps=3, decay_steps=12, target_spread=0.05, legal_share=0.1,
+                     eval_weight=0.3, save_every=5, eval_every=9, eval_prompts=4)))
+        how = (['--resume', folder/name] if
+               (folder/name/'config.json').exists() else ['--config', folder/f'{name}.json'])
         return Started('pretrain', *how, cwd=folder, before=MINIATURE.format(end=end))
     finish(start('whole'))
     return folder, start
@@ -58,7 +64,9 @@ def finish(process):
 
 
 def rows(run, name):
-    return [{k: v for k, v in json.loads(l).items() if k != 'time_s'} for l in (run/f'{name}.jsonl').read_text().splitlines()]
+    return [{k: v
+             for k, v in json.loads(l).items() if k != 'time_s'}
+            for l in (run/f'{name}.jsonl').read_text().splitlines()]
 
 
 def steps_written(run):
@@ -68,7 +76,8 @@ def steps_written(run):
 
 @pytest.mark.parametrize('kill', range(KILLS))
 def test_killed_at_random_instants(whole, kill):
-    "Two kills a run: some while a step is computed, some while a checkpoint or an evaluation is written."
+    """Two kills a run: some while a step is computed, some while a checkpoint or an evaluation is
+    written."""
     folder, start = whole
     rng, run = random.Random(kill), folder/f'killed{kill}'
     for step in sorted(rng.sample(range(STEPS - 1), 2)):
@@ -93,23 +102,39 @@ def test_its_rows_end_with_it(whole):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert helpers
-    def alive(): return [p for p in helpers if Path(f'/proc/{p}').exists() and ' Z ' not in Path(f'/proc/{p}/stat').read_text()]
+
+    def alive():
+        return [
+            p for p in helpers
+            if Path(f'/proc/{p}').exists() and ' Z ' not in Path(f'/proc/{p}/stat').read_text()
+        ]
     wait_until(lambda: not alive())
 
 
 @pytest.mark.slow
 def test_nano_on_a_card_in_small(tmp_path):
-    "nano_card.py prints the command that goes on from nano with the rows of its folder; on a card it is the same command, larger."
+    """nano_card.py prints the command that goes on from nano with the rows of its folder; on a card
+    it is the same command, larger."""
     script, rows = Path(__file__).parents[1]/'nbs/experiments/2026-11-26-card/nano_card.py', tmp_path/'card'/'random'
     rows.mkdir(parents=True)
-    pq.write_table(pq.read_table(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet').slice(0, 300), rows/'rows-00000.parquet')
-    env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(script.parents[3]), os.environ.get('PYTHONPATH', '')]), OMP_NUM_THREADS='1')
-    def run(*words): return subprocess.run([sys.executable, *map(str, words)], env=env, capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path, check=True).stdout
+    pq.write_table(
+        pq.read_table(importlib.resources.files('rookworld_nb')/'assets'/
+                      'positions.parquet').slice(0, 300), rows/'rows-00000.parquet')
+    env = (os.environ | dict(PYTHONPATH=os.pathsep.join([str(script.parents[3]), os.environ.get('PYTHONPATH', '')]), OMP_NUM_THREADS='1'))
+
+    def run(*words):
+        return subprocess.run([sys.executable, *map(str, words)], env=env, capture_output=True,
+                              text=True, timeout=SECONDS, cwd=tmp_path, check=True).stdout
     name, *words = shlex.split(run(script, 'card', '--processes', 0))
     assert name == 'rookworld_pretrain' and words[:2] == ['--data', 'card/random,card/shipped'] and {'nano', 'bfloat16', '13313'} < set(words)
-    small = '--max_steps 2 --decay_steps 1 --batch_size 8 --block_rows 64 --workers 1 --dtype float32 --eval_prompts 8 --device cpu --threads 1'.split()
-    run('-c', 'import sys; from rookworld_nb.apps.cli import pretrain_command; sys.exit(pretrain_command())', *words, *small)
+    small = '--max_steps 2 --decay_steps 1 --batch_size 8 --block_rows 64 --workers 1 --dtype float32 --eval_prompts 8 --device cpu --threads 1'.split(
+    )
+    run(
+        '-c',
+        'import sys; from rookworld_nb.apps.cli import pretrain_command; sys.exit(pretrain_command())',
+        *words, *small)
     before, after = (load_model(name)[0].state_dict() for name in ('nano', tmp_path/'nano-next'))
     assert before.keys() == after.keys() and any(not torch.equal(before[k], after[k]) for k in before)
     told = json.loads((tmp_path/'nano-next'/'pretrain.json').read_text())
-    assert (told['policy_rows'], told['env_rows'], told['files'], told['before']['steps']) == (8, 8, 25, 39675 + 13313)
+    assert (told['policy_rows'], told['env_rows'], told['files'],
+            told['before']['steps']) == (8, 8, 25, 39675 + 13313)

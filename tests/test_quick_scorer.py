@@ -1,4 +1,7 @@
-"A score is the same to the last bit when the quick ways are shut: every legal move and every transition by python-chess, every answer read word by word. On rows that are right, wrong in every way that other tests know, spoiled letter by letter, and noise. QUICK_SCORES=100000 for a long night."
+"""A score is the same to the last bit when the quick ways are shut: every legal move and every
+transition by python-chess, every answer read word by word. On rows that are right, wrong in every
+way that other tests know, spoiled letter by letter, and noise. QUICK_SCORES=100000 for a long
+night."""
 import os
 import random
 import struct
@@ -16,7 +19,9 @@ from test_scorer_properties import any_eval, any_uci, seen, some
 QUICK_SCORES = int(os.environ.get('QUICK_SCORES', 1_000))   # rows of each kind
 ROWS = [*load_rows('positions', env_ratio=0.5, seed=6, limit=1500)]
 HEAVY = parse_weights('regret=0.9 en_passant=0')
-SHUT = [(reward_scorer, 'legal_among', lambda fen, moves: {*moves} & legal_moves(fen)), (reward_scorer, 'quick_transition', lambda *_: None), (tasks, '_read_policy', tasks._read_policy_words)]
+SHUT = [(reward_scorer, 'legal_among', lambda fen, moves: {*moves} & legal_moves(fen)),
+        (reward_scorer, 'quick_transition', lambda *_: None),
+        (tasks, '_read_policy', tasks._read_policy_words)]
 
 
 def bits(x): return struct.pack('d', x)
@@ -27,14 +32,16 @@ def said(*call, **more):
     reward_scorer._rules.cache_clear()
     try: found = score(*call, **more)
     except ValueError as error: return str(error)
-    return bits(found.total), [(n, bits(x)) for n, x in found.parts.items()], found.reason, repr(found.about[:3])
+    return bits(found.total), [(n, bits(x))
+                               for n, x in found.parts.items()], found.reason, repr(found.about[:3])
 
 
 def agree(*call, **more):
     quick = said(*call, **more)
     with patch.object(*SHUT[0]), patch.object(*SHUT[1]), patch.object(*SHUT[2]): slow = said(*call, **more)
     assert quick == slow, (call, more, quick, slow)
-    return 'error' if isinstance(quick, str) else 'refused' if 'unparsable' in dict(quick[1]) else 'graded'
+    return ('error' if isinstance(quick, str) else
+            'refused' if 'unparsable' in dict(quick[1]) else 'graded')
 
 
 def targets(rng, row):
@@ -47,13 +54,25 @@ def targets(rng, row):
 def test_answers():
     rng, count = random.Random(0), Counter()
     for row in rng.choices(ROWS, k=QUICK_SCORES // 8):
-        for text in [*seen(some(rng, row).text(), of=row.kind), row.completion(), rng.choice(ROWS).completion('padded')]:
-            prompt, target = rng.choice([row.prompt(), row.prompt() + ' ' * (row.kind == 'P')]), rng.choice([*targets(rng, row)])
+        for text in [
+                *seen(some(rng, row).text(), of=row.kind),
+                row.completion(),
+                rng.choice(ROWS).completion('padded')
+        ]:
+            prompt, target = rng.choice([row.prompt(),
+                                         row.prompt() + ' '*(row.kind == 'P')
+                                         ]), rng.choice([*targets(rng, row)])
             count[row.kind, agree(prompt, text, target)] += 1
             more = dict(weights=HEAVY) if rng.random() < 0.2 else {}
-            if row.kind == 'P': more['values'] = {m: any_eval(rng) for m in [*sorted(legal_moves(row.fen))[:3], any_uci(rng)]}
+            if row.kind == 'P':
+                more['values'] = {
+                    m: any_eval(rng)
+                    for m in [*sorted(legal_moves(row.fen))[:3],
+                              any_uci(rng)]
+                }
             agree(prompt, text, target, **more)
-    assert len(count) == 6, count      # both tasks, each with its errors: the target was somebody else's
+    # both tasks, each with its errors: the target was somebody else's
+    assert len(count) == 6, count
 
 
 def test_spoiled_text_and_noise():
@@ -68,20 +87,27 @@ def test_prompts():
     rng, read = random.Random(9), 0
     for row in rng.choices(FUZZED, k=QUICK_SCORES):
         prompt = row.prompt()
-        for _ in range(rng.choice([1, 1, 2, 4])): prompt = rng.choice([spoiled_square, spoiled_square, rng.choice(MUTATIONS)])(rng, prompt)
-        call = prompt, rng.choice([row, rng.choice(FUZZED)]).completion(), rng.choice([None, None, row.target, row.completion()])
+        for _ in range(rng.choice([1, 1, 2, 4])):
+            prompt = rng.choice([spoiled_square, spoiled_square,
+                                 rng.choice(MUTATIONS)])(rng, prompt)
+        call = prompt, rng.choice([row, rng.choice(FUZZED)]).completion(), rng.choice(
+            [None, None, row.target, row.completion()])
         read += agree(*call) != 'error'
     assert read > QUICK_SCORES / 3, read
 
 
 def spoiled_square(rng, prompt):
     "A piece of the position is another, a king perhaps."
-    at = [i for i, c in enumerate(prompt.partition(' w ')[0].partition(' b ')[0]) if c in 'pnbrqkPNBRQK1' and i > 2]
+    at = [
+        i for i, c in enumerate(prompt.partition(' w ')[0].partition(' b ')[0])
+        if c in 'pnbrqkPNBRQK1' and i > 2
+    ]
     i = rng.choice(at or [0])
     return prompt[:i] + rng.choice('pnbrqkPNBRQK1') + prompt[i+1:]
 
 
 @pytest.mark.parametrize('rights', ['HAha', 'Hh', 'AKkq', 'KQkqK'])
 def test_chess960_is_no_part_of_the_format(rights):
-    for prompt in (f'P: bqnb1rkr/pp3ppp/3ppn2/2p5/5P2/P2P4/NPP1P1PP/BQ1BNRKR w {rights} - 2 9', f'A: r3k2r/8/8/8/8/8/8/R3K2R w {rights} - 3 9+e1g1++'):
+    for prompt in (f'P: bqnb1rkr/pp3ppp/3ppn2/2p5/5P2/P2P4/NPP1P1PP/BQ1BNRKR w {rights} - 2 9',
+                   f'A: r3k2r/8/8/8/8/8/8/R3K2R w {rights} - 3 9+e1g1++'):
         with pytest.raises(ValueError, match='neither'): score(prompt, 'anything')

@@ -1,4 +1,5 @@
-"What must be true of every score, on many real rows: change question, answer or truth in a known direction and see which way the score goes."
+"""What must be true of every score, on many real rows: change question, answer or truth in a known
+direction and see which way the score goes."""
 import math
 import random
 from dataclasses import replace
@@ -15,30 +16,46 @@ from rookworld_nb.chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTas
 
 ROWS = list(load_rows('positions', env_ratio=0.5, seed=4, limit=300))
 POLICY, ENV = ([r for r in ROWS if r.kind == kind] for kind in 'PA')
-WRAPS = {'accepted': dict(P='{}', A='{}'), 'refused': dict(P='well{} I think', A='{}+and so on')}   # text that the strict parser takes, and text that it does not
+# text that the strict parser takes, and text that it does not
+WRAPS = {'accepted': dict(P='{}', A='{}'), 'refused': dict(P='well{} I think', A='{}+and so on')}
 TINY = 1e-9   # rounding
-WORDS = ('side', 'castling', 'en passant', 'half-move clock', 'move number', 'reward', 'terminated', 'truncated')
+WORDS = ('side', 'castling', 'en passant', 'half-move clock', 'move number', 'reward', 'terminated',
+         'truncated')
 
 
-def total(row, answer, wrap='accepted'): return score(row.prompt(), WRAPS[wrap][row.kind].format(answer.text()), row.target).total
+def total(row, answer, wrap='accepted'):
+    return score(row.prompt(), WRAPS[wrap][row.kind].format(answer.text()), row.target).total
 
 
-def any_uci(rng): return rng.choice('abcdefgh') + rng.choice('12345678') + rng.choice('abcdefgh') + rng.choice('12345678')
+def any_uci(rng):
+    return (rng.choice('abcdefgh') + rng.choice('12345678') + rng.choice('abcdefgh') +
+            rng.choice('12345678'))
 
 
-def any_eval(rng): return round(rng.choice([rng.gauss(0, 1), rng.gauss(0, 8), rng.uniform(-100, 100), 999.99, -999.98, 0.]), 2)
+def any_eval(rng):
+    return round(
+        rng.choice([rng.gauss(0, 1),
+                    rng.gauss(0, 8),
+                    rng.uniform(-100, 100), 999.99, -999.98, 0.]), 2)
 
 
 def some_policy(rng, row):
-    "An answer to a P row: the true one, or one with some pairs lost, repeated, replaced or revalued, and some B."
+    """An answer to a P row: the true one, or one with some pairs lost, repeated, replaced or
+    revalued, and some B."""
     true = row.target
-    pairs = rng.sample(list(zip(true.moves, true.evals)), rng.randint(min(2, len(true.moves)), len(true.moves)))
+    pairs = rng.sample(list(zip(true.moves, true.evals)),
+                       rng.randint(min(2, len(true.moves)), len(true.moves)))
     if rng.random() < 0.2: pairs = list(zip(true.moves, true.evals))
-    if rng.random() < 0.5: pairs = [(m, e if rng.random() < 0.5 else any_eval(rng)) for m, e in pairs]
+    if rng.random() < 0.5:
+        pairs = [(m, e if rng.random() < 0.5 else any_eval(rng)) for m, e in pairs]
     if rng.random() < 0.4: pairs[0] = (any_uci(rng), any_eval(rng))
     if rng.random() < 0.4: pairs[-1] = (rng.choice(sorted(legal_moves(row.fen))), any_eval(rng))
     if rng.random() < 0.3: pairs = (pairs + [rng.choice(pairs)])[-5:]
-    return PolicyAnswer(*map(tuple, zip(*pairs)), rng.choice([true.best, true.best, pairs[0][0], *sorted(legal_moves(row.fen))[:2], any_uci(rng)]))
+    return PolicyAnswer(
+        *map(tuple, zip(*pairs)),
+        rng.choice(
+            [true.best, true.best, pairs[0][0], *sorted(legal_moves(row.fen))[:2],
+             any_uci(rng)]))
 
 
 def write(squares):
@@ -58,7 +75,8 @@ def with_wrong(answer, word):
     if word == 'move number': full = str(int(full) + 2)
     answer = replace(answer, fen=' '.join([squares, side, castling, passant, half, full]))
     if word == 'reward': return replace(answer, reward=0.5 if answer.reward != 0.5 else 0.001)
-    return replace(answer, **{word: not getattr(answer, word)}) if word in ('terminated', 'truncated') else answer
+    return (replace(answer, **{word: not getattr(answer, word)})
+            if word in ('terminated', 'truncated') else answer)
 
 
 def with_square(answer, i, piece):
@@ -68,14 +86,21 @@ def with_square(answer, i, piece):
     return replace(answer, fen=f'{write(squares)} {rest}')
 
 
-def other_piece(rng, *not_these): return rng.choice([p for p in '.PNBRQKpnbrqk' if p not in not_these])
+def other_piece(rng, *not_these):
+    return rng.choice([p for p in '.PNBRQKpnbrqk' if p not in not_these])
 
 
 def some_env(rng, row):
-    "An answer to an A row: the true one, the position before the move, or that of another row, with some fields and squares wrong."
-    answer = rng.choice([row.target, row.target, replace(row.target, fen=row.fen), replace(row.target, fen=rng.choice(ENV).fen)])
+    """An answer to an A row: the true one, the position before the move, or that of another row,
+    with some fields and squares wrong."""
+    answer = rng.choice([
+        row.target, row.target,
+        replace(row.target, fen=row.fen),
+        replace(row.target, fen=rng.choice(ENV).fen)
+    ])
     for word in rng.sample(WORDS, rng.choice([0, 0, 1, 2, 8])): answer = with_wrong(answer, word)
-    for i in rng.sample(range(64), rng.choice([0, 0, 1, 3, 12])): answer = with_square(answer, i, other_piece(rng))
+    for i in rng.sample(range(64), rng.choice([0, 0, 1, 3, 12])):
+        answer = with_square(answer, i, other_piece(rng))
     return answer
 
 
@@ -84,7 +109,10 @@ def some(rng, row): return some_policy(rng, row) if row.kind == 'P' else some_en
 
 def seen(text, *, of):
     "Some text made of an answer: whole, wrapped, cut or with a word too many."
-    return [text, WRAPS['refused'][of].format(text), text[:-9], text[:-2], text + ' 0', text.replace('0', '', 1)]
+    return [
+        text, WRAPS['refused'][of].format(text), text[:-9], text[:-2], text + ' 0',
+        text.replace('0', '', 1)
+    ]
 
 
 # ---- 1.0
@@ -104,8 +132,17 @@ def test_only_exact_is_one_for_policy():
         true = row.target
         for i, (move, value) in enumerate(zip(true.moves, true.evals)):
             for m, e in [(any_uci(rng), value), (move, round(value + 0.01, 2)), (move, round(value - 0.01, 2)), (true.moves[i-1], value), (true.moves[i-1], true.evals[i-1])]:
-                if (m, e) != (move, value): assert total(row, replace(true, moves=true.moves[:i] + (m,) + true.moves[i+1:], evals=true.evals[:i] + (e,) + true.evals[i+1:])) <= 0.8, (row, i, m, e)
-            if len(true.moves) > 1: assert total(row, replace(true, moves=true.moves[:i] + true.moves[i+1:], evals=true.evals[:i] + true.evals[i+1:])) <= 0.8, (row, i)
+                if (m, e) != (move, value):
+                    assert total(
+                        row,
+                        replace(true, moves=true.moves[:i] + (m, ) + true.moves[i + 1:],
+                                evals=true.evals[:i] + (e, ) + true.evals[i + 1:])) <= 0.8, (row, i,
+                                                                                             m, e)
+            if len(true.moves) > 1:
+                assert total(
+                    row,
+                    replace(true, moves=true.moves[:i] + true.moves[i + 1:],
+                            evals=true.evals[:i] + true.evals[i + 1:])) <= 0.8, (row, i)
         value = dict(zip(true.moves, true.evals))
         for best in {any_uci(rng), *legal_moves(row.fen)}:
             found = total(row, replace(true, best=best))
@@ -117,13 +154,16 @@ def test_only_exact_is_one_for_env():
     for row in ENV:
         squares = board_squares(row.target.fen.split()[0])
         for i in range(64): assert total(row, with_square(row.target, i, other_piece(rng, squares[i]))) <= 0.3, (row, i)
-        for word in WORDS: assert total(row, with_wrong(row.target, word)) <= (0.6 if word == 'side' else 0.8), (row, word)
+        for word in WORDS:
+            assert total(row, with_wrong(row.target,
+                                         word)) <= (0.6 if word == 'side' else 0.8), (row, word)
 
 
 def same_policy(answer, true):
     "The same pairs, and a best move worth as much."
     value = dict(zip(true.moves, true.evals))
-    return sorted(zip(answer.moves, answer.evals)) == sorted(value.items()) and value.get(answer.best) == value[true.best]
+    return (sorted(zip(answer.moves, answer.evals)) == sorted(value.items())
+            and value.get(answer.best) == value[true.best])
 
 
 def test_only_exact_is_one_for_some_answer():
@@ -137,7 +177,13 @@ def test_only_exact_is_one_for_some_answer():
 
 # ---- pairs
 
-def permuted(rng, answer): return replace(answer, **dict(zip(('moves', 'evals'), zip(*rng.sample(pairs := list(zip(answer.moves, answer.evals)), len(pairs))))))
+
+def permuted(rng, answer):
+    return replace(
+        answer,
+        **dict(
+            zip(('moves', 'evals'),
+                zip(*rng.sample(pairs := list(zip(answer.moves, answer.evals)), len(pairs))))))
 
 
 @pytest.mark.parametrize('wrap', WRAPS)
@@ -151,7 +197,8 @@ def test_permuting_pairs_changes_nothing(wrap):
 def test_permuting_pairs_with_a_move_valued_twice_changes_nothing():
     rng = random.Random(4)
     for row in POLICY:
-        answer = replace(row.target, moves=(row.target.moves[0], *row.target.moves)[:5], evals=(any_eval(rng), *row.target.evals)[:5])
+        answer = replace(row.target, moves=(row.target.moves[0], *row.target.moves)[:5],
+                         evals=(any_eval(rng), *row.target.evals)[:5])
         assert total(row, answer) == total(row, permuted(rng, answer)), (row, answer)
 
 
@@ -162,7 +209,8 @@ def worse_bests(rng, row):
     true = dict(zip(row.target.moves, row.target.evals))
     listed = sorted(true, key=lambda m: (-true[m], m != row.target.best))
     legal = sorted(legal_moves(row.fen) - true.keys())
-    return listed + rng.sample(legal, min(1, len(legal))) + [next(m for m in iter(lambda: any_uci(rng), '') if m not in legal_moves(row.fen))]
+    return (listed + rng.sample(legal, min(1, len(legal))) +
+            [next(m for m in iter(lambda: any_uci(rng), '') if m not in legal_moves(row.fen))])
 
 
 def worsenings(rng, row):
@@ -176,7 +224,11 @@ def test_worse_best_never_scores_more(wrap):
     for row in POLICY * 2:
         answer = some_policy(rng, row)
         for better, worse in worsenings(rng, row):
-            assert total(row, replace(answer, best=better), wrap) >= total(row, replace(answer, best=worse), wrap) - TINY, (row, answer, better, worse)
+            assert total(row, replace(answer, best=better),
+                         wrap) >= total(row, replace(answer, best=worse), wrap) - TINY, (row,
+                                                                                         answer,
+                                                                                         better,
+                                                                                         worse)
 
 
 # ---- evals
@@ -188,8 +240,11 @@ def test_wrong_eval_further_off_never_scores_more(wrap):
         answer, true = some_policy(rng, row), dict(zip(row.target.moves, row.target.evals))
         for i, move in enumerate(answer.moves):
             if move not in true: continue
-            near, far = sorted([any_eval(rng), any_eval(rng)], key=lambda e: (abs(win_probability(e) - win_probability(true[move])), abs(e - true[move])))
-            at = lambda e: total(row, replace(answer, evals=answer.evals[:i] + (e,) + answer.evals[i+1:]), wrap)
+            near, far = sorted(
+                [any_eval(rng), any_eval(rng)], key=lambda e:
+                (abs(win_probability(e) - win_probability(true[move])), abs(e - true[move])))
+            at = lambda e: total(
+                row, replace(answer, evals=answer.evals[:i] + (e, ) + answer.evals[i + 1:]), wrap)
             assert at(near) >= at(far) - TINY, (row, answer, i, near, far)
 
 
@@ -197,19 +252,29 @@ def test_all_evals_further_off_never_score_more():
     rng = random.Random(8)
     for row in POLICY:
         signs, scores = [rng.choice([-1, 1]) for _ in row.target.evals], []
-        for step in (0, 0.01, 0.1, 0.5, 1, 3, 10, 50, 200): scores.append(total(row, replace(row.target, evals=tuple(round(e + s*step, 2) for s, e in zip(signs, row.target.evals)))))
+        for step in (0, 0.01, 0.1, 0.5, 1, 3, 10, 50, 200):
+            scores.append(
+                total(
+                    row,
+                    replace(
+                        row.target,
+                        evals=tuple(round(e + s*step, 2)
+                                    for s, e in zip(signs, row.target.evals)))))
         assert all(a >= b - TINY for a, b in zip(scores, scores[1:])), (row, scores)
 
 
 def test_a_gap_in_refused_text_pays_nothing():
     for row in POLICY[:20]:
         text = WRAPS['refused']['P'].format(row.completion())
-        assert score(row.prompt(), text.replace(' E:', ' '*3000 + 'E:'), row.target).total <= score(row.prompt(), text, row.target).total + TINY, row
+        assert score(row.prompt(), text.replace(' E:', ' '*3000 + 'E:'),
+                     row.target).total <= score(row.prompt(), text, row.target).total + TINY, row
 
 
 # ---- squares and fields
 
-@pytest.mark.parametrize('kind,wrap', [('must change', 'accepted'), ('must stay', 'accepted'), ('must change', 'refused'), ('must stay', 'refused')])
+
+@pytest.mark.parametrize('kind,wrap', [('must change', 'accepted'), ('must stay', 'accepted'),
+                                       ('must change', 'refused'), ('must stay', 'refused')])
 def test_wrong_square_more_never_scores_more(kind, wrap):
     rng = random.Random(9)
     for row in ENV * 2:
@@ -231,7 +296,8 @@ def test_wrong_field_more_never_scores_more(wrap):
     for row in ENV * 4:
         answer = some_env(rng, row)
         if rng.random() < 0.5: answer = row.target
-        fields = lambda a: dict(zip(WORDS, [*a.fen.split()[1:], a.reward, a.terminated, a.truncated]))
+        fields = lambda a: dict(
+            zip(WORDS, [*a.fen.split()[1:], a.reward, a.terminated, a.truncated]))
         for word in rng.sample(WORDS, 8):
             if fields(answer)[word] != fields(row.target)[word]: continue
             last, answer = total(row, answer, wrap), with_wrong(answer, word)
@@ -244,27 +310,37 @@ def test_wrong_field_more_never_scores_more(wrap):
 def test_shapings_keep_the_order(shaping):
     rng = random.Random(14)
     for kind in (POLICY, ENV):
-        found = sorted((score(row.prompt(), text, row.target) for row in kind for text in seen(some(rng, row).text(), of=row.kind)), key=lambda s: s.total)
+        found = sorted((score(row.prompt(), text, row.target) for row in kind
+                        for text in seen(some(rng, row).text(), of=row.kind)),
+                       key=lambda s: s.total)
         for structure in (0.2, 0.45, 0.8):
             totals = [shape_reward(s, shaping, structure).total for s in found]
             assert totals == sorted(totals) and -0.3 <= totals[0] and totals[-1] <= 1
-            if shaping != 'binary': assert all((a < b) == (s.total < t.total) for a, b, s, t in zip(totals, totals[1:], found, found[1:]) if abs(s.total - t.total) > TINY)   # no ties made, none broken
+            # no ties made, none broken
+            if shaping != 'binary':
+                assert all((a < b) == (s.total < t.total)
+                           for a, b, s, t in zip(totals, totals[1:], found, found[1:])
+                           if abs(s.total - t.total) > TINY)
 
 
 class Labels:
-    "As much of `EnginePool` as a scorer asks for: the labels of the rows, the best first, and little for every other move."
+    """As much of `EnginePool` as a scorer asks for: the labels of the rows, the best first, and
+    little for every other move."""
     truths = {row.fen: row.target for row in POLICY}
     def analyse(self, fens): return [self.one(fen, self.truths[fen]) for fen in fens]
     def one(self, fen, true):
-        moves, evals = zip(*sorted(zip(true.moves, true.evals), key=lambda pair: (-pair[1], pair[0] != true.best)))
+        moves, evals = zip(
+            *sorted(zip(true.moves, true.evals), key=lambda pair: (-pair[1], pair[0] != true.best)))
         return SimpleNamespace(fen=fen, moves=moves, evals=evals)
     def values(self, asked): return [-9.]*len(asked)
 
 
 def tempting(row):
-    "Answers to P that agree with themselves and are not exact: one eval off, and weak moves with evals out of the air."
+    """Answers to P that agree with themselves and are not exact: one eval off, and weak moves with
+    evals out of the air."""
     true, others = row.target, sorted(legal_moves(row.fen) - set(row.target.moves))
-    yield replace(true, evals=tuple(e + 0.01*(m == true.best) for m, e in zip(true.moves, true.evals)))
+    yield replace(true,
+                  evals=tuple(e + 0.01*(m == true.best) for m, e in zip(true.moves, true.evals)))
     if len(others) >= 5: yield PolicyAnswer(tuple(others[:5]), (5., 4., 3., 2., 1.), others[0])
 
 
@@ -273,21 +349,37 @@ def tempting(row):
 def test_no_shaping_and_no_share_of_coherence_pays_a_mistake_like_an_exact_answer(source, share):
     rng, asked, exact = random.Random(15), [], []
     for row in POLICY[:40] + ENV[:40]:
-        texts = [a.text() for a in (row.target, some(rng, row), some(rng, row), *(tempting(row) if row.kind == 'P' else []))]
+        texts = [
+            a.text() for a in (row.target, some(rng, row), some(rng, row),
+                               *(tempting(row) if row.kind == 'P' else []))
+        ]
         asked += [(row, text) for text in texts + seen(texts[1], of=row.kind)]
-    scores = lambda *how: [Scorer(source, *how, pool=Labels(), coherence=share).score([row], [text], 1)[0] for row, text in asked]
+    scores = lambda *how: [
+        Scorer(source, *how, pool=Labels(), coherence=share).score([row], [text], 1)[0]
+        for row, text in asked
+    ]
     usual = scores()
     for (row, text), s in zip(asked, usual):
-        if row.kind == 'P' and (source == 'rules' or share == 1): exact.append('coherent' in s.reason or s.reason == 'exact')     # the rules pay all
+        # the rules pay all
+        if row.kind == 'P' and (source == 'rules' or share == 1): exact.append('coherent' in s.reason or s.reason == 'exact')
         else: exact.append(score(row.prompt(), text, row.target).reason == 'exact')
-    assert len({*exact}) == 2 and all(0 <= quality(s.total) <= 1 and (s.total == 1) == (quality(s.total) == 1) == right for s, right in zip(usual, exact))
+    assert len({*exact}) == 2 and all(
+        0 <= quality(s.total) <= 1 and (s.total == 1) == (quality(s.total) == 1) == right
+        for s, right in zip(usual, exact))
     for shaping in SHAPINGS:
         for warmup in (0, 10):
             totals = [s.total for s in scores(shaping, '', warmup)]
-            assert max(t for t, right in zip(totals, exact) if not right) < 1 and {t for t, right in zip(totals, exact) if right} == {1}
+            assert max(t for t, right in zip(totals, exact)
+                       if not right) < 1 and {t
+                                              for t, right in zip(totals, exact) if right} == {1}
             for kind in 'PA':
-                ordered = [t for _, t in sorted((s.total, t) for (row, _), s, t in zip(asked, usual, totals) if row.kind == kind)]
-                assert all(a <= b + TINY for a, b in zip(ordered, ordered[1:])), (shaping, warmup, kind)
+                ordered = [
+                    t for _, t in sorted((s.total, t)
+                                         for (row, _), s, t in zip(asked, usual, totals)
+                                         if row.kind == kind)
+                ]
+                assert all(a <= b + TINY
+                           for a, b in zip(ordered, ordered[1:])), (shaping, warmup, kind)
 
 
 def test_weights_move_nothing_but_themselves():
@@ -295,9 +387,13 @@ def test_weights_move_nothing_but_themselves():
     for row in ROWS:
         answer = some(rng, row)
         plain, stressed = (score(row.prompt(), answer.text(), row.target, weights=w) for w in (None, heavy))
-        assert (plain.total == 1) == (stressed.total == 1) and 0.2 <= stressed.total <= 1 and plain.parts.keys() == stressed.parts.keys()
+        assert (plain.total == 1) == (
+            stressed.total
+            == 1) and 0.2 <= stressed.total <= 1 and plain.parts.keys() == stressed.parts.keys()
         for name, value in stressed.parts.items():
-            if name in heavy[row.kind]: assert abs(value / heavy[row.kind][name] - plain.parts[name] / WEIGHTS[row.kind][name]) < TINY or plain.total == 1
+            if name in heavy[row.kind]:
+                assert abs(value/heavy[row.kind][name] -
+                           plain.parts[name]/WEIGHTS[row.kind][name]) < TINY or plain.total == 1
 
 
 def test_a_value_for_an_unlisted_move_never_costs_and_a_better_one_never_pays_less():
@@ -307,8 +403,14 @@ def test_a_value_for_an_unlisted_move_never_costs_and_a_better_one_never_pays_le
         unlisted = sorted(legal_moves(row.fen) - set(row.target.moves))
         if not unlisted: continue
         answer = replace(row.target, best=rng.choice(unlisted))
-        found = [score(row.prompt(), answer.text(), row.target, values=values).total for values in (None, *({answer.best: worst - gap} for gap in (30, 3, 1, 0.1, 0)))]
-        assert found == sorted(found) and found[-1] <= total(row, replace(row.target, best=row.target.moves[row.target.evals.index(worst)])), (row, answer, found)
+        found = [
+            score(row.prompt(), answer.text(), row.target, values=values).total
+            for values in (None, *({answer.best: worst - gap} for gap in (30, 3, 1, 0.1, 0)))
+        ]
+        assert found == sorted(found) and found[-1] <= total(
+            row, replace(row.target,
+                         best=row.target.moves[row.target.evals.index(worst)])), (row, answer,
+                                                                                  found)
 
 
 # ---- mirror: White and Black change places
@@ -318,20 +420,28 @@ def mirror_move(uci): return ''.join(str(9 - int(c)) if c.isdigit() else c for c
 
 def mirror_fen(fen):
     placement, side, castling, passant, half, full = fen.split(' ')
-    return ' '.join(['/'.join(reversed(placement.swapcase().split('/'))), 'wb'[side == 'w'], ''.join(sorted(castling.swapcase())), mirror_move(passant), half, full])
+    return ' '.join([
+        '/'.join(reversed(placement.swapcase().split('/'))), 'wb'[side == 'w'],
+        ''.join(sorted(castling.swapcase())),
+        mirror_move(passant), half, full
+    ])
 
 
 def mirror_task(task):
     if isinstance(task, PolicyTask): return PolicyTask(mirror_fen(task.fen))
-    return EnvTask(mirror_fen(task.fen), mirror_move(task.uci), ' '.join(map(mirror_move, task.history.split())))
+    return EnvTask(mirror_fen(task.fen), mirror_move(task.uci),
+                   ' '.join(map(mirror_move, task.history.split())))
 
 
 def mirror(answer):
     if isinstance(answer, EnvAnswer): return replace(answer, fen=mirror_fen(answer.fen))
-    return replace(answer, moves=tuple(map(mirror_move, answer.moves)), best=mirror_move(answer.best))
+    return replace(answer, moves=tuple(map(mirror_move, answer.moves)),
+                   best=mirror_move(answer.best))
 
 
-def same(a, b): return abs(a.total - b.total) < TINY and a.parts.keys() == b.parts.keys() and all(abs(a.parts[k] - b.parts[k]) < TINY for k in a.parts)
+def same(a, b):
+    return (abs(a.total - b.total) < TINY and a.parts.keys() == b.parts.keys()
+            and all(abs(a.parts[k] - b.parts[k]) < TINY for k in a.parts))
 
 
 def test_mirror_leaves_the_score():
@@ -339,16 +449,20 @@ def test_mirror_leaves_the_score():
     for row in ROWS * 4:
         answer, task = some(rng, row), mirror_task(row.task)
         assert mirror_task(task) == row.task and mirror(mirror(answer)) == answer
-        for one, two in zip(seen(answer.text(), of=row.kind), seen(mirror(answer).text(), of=row.kind)):
-            a, b = score(row.prompt(), one, row.target), score(task.prompt(), two, mirror(row.target))
+        for one, two in zip(seen(answer.text(), of=row.kind),
+                            seen(mirror(answer).text(), of=row.kind)):
+            a, b = score(row.prompt(), one, row.target), score(task.prompt(), two,
+                                                               mirror(row.target))
             assert same(a, b), (row, one, two, a, b)
 
 
 def renumbered(row, answer):
-    "The mirrored answer, its move number counted from the mirrored question: it grows after Black's move only."
+    """The mirrored answer, its move number counted from the mirrored question: it grows after
+    Black's move only."""
     if row.target.truncated: return mirror(answer)
     before, after, now = (int(fen.split()[5]) for fen in (row.fen, row.target.fen, answer.fen))
-    return mirror(replace(answer, fen=f"{answer.fen.rsplit(' ', 1)[0]} {now + 2*before + 1 - 2*after}"))
+    return mirror(
+        replace(answer, fen=f"{answer.fen.rsplit(' ', 1)[0]} {now + 2*before + 1 - 2*after}"))
 
 
 def test_mirror_leaves_the_score_of_the_rules():
@@ -357,7 +471,9 @@ def test_mirror_leaves_the_score_of_the_rules():
         answer, prompt = some_env(rng, row), mirror_task(row.task).prompt()
         if int(answer.fen.split()[5]) < 2: continue
         assert score(prompt, renumbered(row, row.target).text()).total == 1., row
-        assert same(score(row.prompt(), answer.text()), score(prompt, renumbered(row, answer).text())), (row, answer)
+        assert same(score(row.prompt(), answer.text()),
+                    score(prompt,
+                          renumbered(row, answer).text())), (row, answer)
 
 
 # ---- parts
@@ -369,8 +485,10 @@ def test_parts_are_not_negative_and_add_up():
             for target in (row.target, None):
                 found = score(row.prompt(), text, target)
                 assert abs(math.fsum(found.parts.values()) - found.total) < TINY, (row, text, found)
-                assert all(value >= 0 or name == 'unparsable' for name, value in found.parts.items()), (row, text, found)   # 'unparsable' is a fine, the same for every refused text
-                assert -0.3 <= found.total <= 1 and ('unparsable' in found.parts) == (not readable(row, text)), (row, text, found)
+                # 'unparsable' is a fine, the same for every refused text
+                assert all(value >= 0 or name == 'unparsable' for name, value in found.parts.items()), (row, text, found)
+                assert -0.3 <= found.total <= 1 and ('unparsable' in found.parts) == (not readable(
+                    row, text)), (row, text, found)
 
 
 def readable(row, text):

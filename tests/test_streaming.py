@@ -1,4 +1,5 @@
-"Many text rows, loaded, checked, deduplicated, split and mixed in little memory. ROWS=2000000 for the real size."
+"""Many text rows, loaded, checked, deduplicated, split and mixed in little memory. ROWS=2000000 for
+the real size."""
 import json
 import os
 import subprocess
@@ -13,7 +14,8 @@ from rookworld_nb.chess.positions import split_of
 
 ROWS = int(os.environ.get('ROWS', 20_000))
 PEAK_GB = 1.5
-pytestmark = pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='peak memory is read from /proc')
+pytestmark = pytest.mark.skipif(not Path('/proc/self/status').exists(),
+                                reason='peak memory is read from /proc')
 
 LOAD = '''
 import json, re, sys, time
@@ -64,7 +66,8 @@ def write(path, rows):
 def test_peak_memory(suffix, tmp_path):
     path = tmp_path/f'rows{suffix}'
     training = write(path, texts(ROWS))
-    done = subprocess.run([sys.executable, '-c', LOAD, path], capture_output=True, text=True, env=os.environ | {'HF_HUB_OFFLINE': '1'})
+    done = subprocess.run([sys.executable, '-c', LOAD, path], capture_output=True, text=True,
+                          env=os.environ | {'HF_HUB_OFFLINE': '1'})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     print(suffix, ROWS, found)

@@ -1,4 +1,5 @@
-"rookworld_sweep with real runs and with other programs: a worker that is killed, a sweep that is killed, and what is refused."
+"""rookworld_sweep with real runs and with other programs: a worker that is killed, a sweep that is
+killed, and what is refused."""
 import contextlib
 import html
 import json
@@ -46,7 +47,9 @@ def start(*args, cwd, before=''): return Started('sweep', *args, cwd=cwd, before
 
 def record(folder):
     with contextlib.chdir(folder):
-        return trials_table(Sweep(SweepConfig(space='tiny.toml', sampler='grid')).study, ['learning_rate', 'loss_type'])
+        return trials_table(
+            Sweep(SweepConfig(space='tiny.toml', sampler='grid')).study,
+            ['learning_rate', 'loss_type'])
 
 
 ENDLESS = '''
@@ -70,7 +73,8 @@ def test_a_killed_worker_and_a_killed_sweep(folder):
     out = folder/'sweeps/tiny'
     line = ['tiny.toml', '--sampler', 'grid', '--workers', '2']
     process = start(*line, cwd=folder, before=ENDLESS)
-    wait_until(lambda: len([f for f in out.glob('trial-*/metrics.jsonl') if f.stat().st_size]) == 2, process)
+    wait_until(lambda: len([f for f in out.glob('trial-*/metrics.jsonl') if f.stat().st_size]) == 2,
+               process)
     workers = children(process.pid)
     assert len(workers) == 2
     runs = [run for w in workers for run in children(w)]
@@ -78,7 +82,8 @@ def test_a_killed_worker_and_a_killed_sweep(folder):
     os.kill(workers[0], signal.SIGKILL)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    wait_until(lambda: not any(os.path.exists(f'/proc/{p}/fd/0') for p in [*workers, *runs]))       # nobody outlives the sweep
+    # nobody outlives the sweep
+    wait_until(lambda: not any(os.path.exists(f'/proc/{p}/fd/0') for p in [*workers, *runs]))
 
     process = start(*line, cwd=folder)
     printed, err = process.communicate()
@@ -90,17 +95,21 @@ def test_a_killed_worker_and_a_killed_sweep(folder):
     assert (table.outcome == 'finished').sum() == 2 and len(table) == 2 + len(killed), table
     done = table[table.outcome == 'finished']
     assert len(done[['learning_rate', 'loss_type']].drop_duplicates()) == 2
-    for name in killed.trial: assert (out/f'trial-{name:04}/metrics.jsonl').exists()                # kept
-    for name in done.trial: assert len((out/f'trial-{name:04}/metrics.jsonl').read_text().splitlines()) == 2
+    # kept
+    for name in killed.trial: assert (out/f'trial-{name:04}/metrics.jsonl').exists()
+    for name in done.trial:
+        assert len((out/f'trial-{name:04}/metrics.jsonl').read_text().splitlines()) == 2
 
     page = (out/'report.html').read_text()
-    assert not re.findall(r'<script|<link|<iframe|<img|@import|javascript:|https?:|src=|url\(', page)
+    assert not re.findall(r'<script|<link|<iframe|<img|@import|javascript:|https?:|src=|url\(',
+                          page)
     for name in table.trial: assert f'trial-{name:04}' in page
     for link in re.findall(r'href="([^"]*)"', page): assert (out/link).is_file()
     assert ' of 2 runs succeeded' in page
     assert printed.endswith('Report: sweeps/tiny/report.html\n') and 'queued again' in printed
 
-    process = start(*line, cwd=folder)                                                              # complete: nothing runs
+    # complete: nothing runs
+    process = start(*line, cwd=folder)
     assert process.communicate()[0] == 'Report: sweeps/tiny/report.html\n'
     assert len(record(folder)) == len(table)
 
@@ -117,15 +126,20 @@ out = Path(json.loads(Path(sys.argv[-1]).read_text())['output_dir'])
 '''
     (folder/'waits').touch()
     (folder/'tiny.toml').write_text('[space]\nseed = [0, 1]\n')
-    code = ('import json, sys; from rookworld_nb.config import SweepConfig; from rookworld_nb.sweep.sweep import sweep; '
-            'sweep(SweepConfig(space="tiny.toml", sampler="grid"), json.loads(sys.argv[1]))')
-    process = subprocess.Popen([sys.executable, '-c', code, json.dumps([sys.executable, '-c', run])], cwd=folder)
+    code = (
+        'import json, sys; from rookworld_nb.config import SweepConfig; from rookworld_nb.sweep.sweep import sweep; '
+        'sweep(SweepConfig(space="tiny.toml", sampler="grid"), json.loads(sys.argv[1]))')
+    process = subprocess.Popen([
+        sys.executable, '-c', code,
+        json.dumps([sys.executable, '-c', run])
+    ], cwd=folder)
     wait_until(lambda: (folder/'sweeps/tiny/trial-0000/trial.log').exists(), process)
     for worker in children(process.pid): os.kill(worker, signal.SIGKILL)
     (folder/'waits').unlink()
     assert process.wait(SECONDS) == 0
     table = pd.read_csv(folder/'sweeps/tiny/trials.csv')
-    assert table.outcome.tolist() == ['killed', 'finished', 'finished'] and table.seed.tolist() == [0, 1, 0]
+    assert table.outcome.tolist() == ['killed', 'finished', 'finished'
+                                      ] and table.seed.tolist() == [0, 1, 0]
 
 
 def test_a_stopped_sweep_saves_its_runs_and_goes_on(folder):
@@ -133,14 +147,17 @@ def test_a_stopped_sweep_saves_its_runs_and_goes_on(folder):
         .replace('learning_rate = [1e-5, 1e-4]', 'learning_rate = [1e-4]'))
     process = start('tiny.toml', '--sampler', 'grid', '--trials', 1, cwd=folder)
     run = folder/'sweeps/tiny/trial-0000'
-    wait_until(lambda: (run/'metrics.jsonl').exists() and (run/'metrics.jsonl').stat().st_size, process)
+    wait_until(lambda: (run/'metrics.jsonl').exists() and (run/'metrics.jsonl').stat().st_size,
+               process)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate()
     assert process.returncode == 130, err
     assert 'rookworld_sweep: interrupted; 0 of 1 trials have ended in sweeps/tiny: the same command goes on' in err
     assert list((run/'checkpoints').glob('step-*')), 'the run in progress saves its step'
     table = record(folder)
-    assert table.outcome.tolist() == ['killed'] and table.again.all() and table.reason[0].startswith('the sweep was stopped at step ')
+    assert table.outcome.tolist() == [
+        'killed'
+    ] and table.again.all() and table.reason[0].startswith('the sweep was stopped at step ')
 
 
 def test_a_failed_run_is_data(folder):
@@ -155,17 +172,21 @@ def test_a_failed_run_is_data(folder):
 
 
 @pytest.mark.parametrize('change, says', [
-    ('learning_rate = [1e-5, 1e-4] -> learningrate = [1e-5]', "TrainConfig has no field 'learningrate'; did you mean learning_rate?"),
-    ('learning_rate = [1e-5, 1e-4] -> learning_rate = [-1.0]', 'learning_rate must be above 0, not -1.0'),
+    ('learning_rate = [1e-5, 1e-4] -> learningrate = [1e-5]',
+     "TrainConfig has no field 'learningrate'; did you mean learning_rate?"),
+    ('learning_rate = [1e-5, 1e-4] -> learning_rate = [-1.0]',
+     'learning_rate must be above 0, not -1.0'),
     ('"grpo", "dr_grpo" -> "ppo"', 'loss_type must be one of grpo'),
     ('max_steps = 2 -> max_steps = "2"', "max_steps must be a whole number, not '2'"),
-    ('sampled all reward -> reward', "objective must be 'DECODING TASK METRIC'")])
+    ('sampled all reward -> reward', "objective must be 'DECODING TASK METRIC'")
+])
 def test_refused(change, says, folder):
     before, after = change.split(' -> ')
     (folder/'tiny.toml').write_text(SPACE.replace(before, after))
     process = start('tiny.toml', cwd=folder)
     _, err = process.communicate()
-    assert process.returncode == 2 and err.startswith('rookworld_sweep: tiny.toml: ') and says in err and err.count('\n') == 1, err
+    assert process.returncode == 2 and err.startswith(
+        'rookworld_sweep: tiny.toml: ') and says in err and err.count('\n') == 1, err
     assert not (folder/'sweeps').exists()
 
 
@@ -178,12 +199,17 @@ Path('pid').write_text(str(os.getpid()))
 while stone == 'second' and Path('waits').exists(): time.sleep(0.02)
 '''
 
+
 @pytest.mark.skipif(sys.platform != 'linux', reason='looks for processes in /proc')
-@pytest.mark.parametrize('how', [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('how',
+                         [signal.SIGKILL,
+                          pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_another_program_is_walked_in_order(how, tmp_path):
-    "Stopped or killed in the middle, its program ends with it; the same command goes on there, and not behind the rest."
+    """Stopped or killed in the middle, its program ends with it; the same command goes on there,
+    and not behind the rest."""
     (tmp_path/'walk.py').write_text(WALK)
-    (tmp_path/'walk.toml').write_text('program = "python walk.py {stone}"\n[space]\nstone = ["first", "second", "third"]\n')
+    (tmp_path/'walk.toml').write_text(
+        'program = "python walk.py {stone}"\n[space]\nstone = ["first", "second", "third"]\n')
     (tmp_path/'waits').touch()
     def path(): return (tmp_path/'path').read_text().split() if (tmp_path/'path').exists() else []
     process = start('walk.toml', '--sampler', 'grid', cwd=tmp_path)
@@ -191,8 +217,10 @@ def test_another_program_is_walked_in_order(how, tmp_path):
     program = int(wait_until(lambda: (tmp_path/'pid').read_text(), process))
     process.send_signal(how)
     _, err = process.communicate()
-    if how == signal.SIGTERM: assert process.returncode == 130 and '1 of 3 trials have ended in sweeps/walk: the same command goes on' in err, err
-    wait_until(lambda: not os.path.exists(f'/proc/{program}/fd/0'), seconds=20)      # who does not react is killed after 30
+    if how == signal.SIGTERM:
+        assert process.returncode == 130 and '1 of 3 trials have ended in sweeps/walk: the same command goes on' in err, err
+    # who does not react is killed after 30
+    wait_until(lambda: not os.path.exists(f'/proc/{program}/fd/0'), seconds=20)
     (tmp_path/'waits').unlink()
     process = start('walk.toml', '--sampler', 'grid', cwd=tmp_path)
     printed, err = process.communicate()
@@ -200,7 +228,9 @@ def test_another_program_is_walked_in_order(how, tmp_path):
     assert path() == ['first', 'second', 'second', 'third']
     table = pd.read_csv(tmp_path/'sweeps/walk/trials.csv')
     assert table.columns.tolist() == ['trial', 'outcome', 'reason', 'success', 'again', 'stone']
-    assert table.outcome.tolist() == ['finished', 'killed', 'finished', 'finished'] and table.again.tolist() == [False, True, False, False], table
+    assert table.outcome.tolist() == [
+        'finished', 'killed', 'finished', 'finished'
+    ] and table.again.tolist() == [False, True, False, False], table
     assert table.reason[1] in ('the sweep was stopped', 'its worker was killed')
     assert '3 of 3 trials finished' in (tmp_path/'sweeps/walk/report.html').read_text()
 
@@ -211,9 +241,13 @@ def test_a_program_that_fails_is_tried_again(tmp_path):
     def run():
         process = start('twice.toml', '--sampler', 'grid', cwd=tmp_path)
         return *process.communicate(), process.returncode
-    (tmp_path/'mine.py').write_text('import sys\nprint("well")\nif sys.argv[1] == "1": sys.exit("one is a lonely number")\n')
+
+    (tmp_path/'mine.py').write_text(
+        'import sys\nprint("well")\nif sys.argv[1] == "1": sys.exit("one is a lonely number")\n')
     printed, err, code = run()
-    assert code == 0 and printed.splitlines()[:2] == ['Trial    0 | 1 | failed | one is a lonely number', 'Trial    1 | 2 | finished'], err
+    assert code == 0 and printed.splitlines()[:2] == [
+        'Trial    0 | 1 | failed | one is a lonely number', 'Trial    1 | 2 | finished'
+    ], err
     (tmp_path/'mine.py').write_text('print("well")\n')
     assert run()[0].splitlines()[0] == 'Trial    2 | 1 | finished'
     (tmp_path/'twice.toml').write_text('program = "python yours.py {n}"\n[space]\nn = [1, 2]\n')
@@ -223,17 +257,25 @@ def test_a_program_that_fails_is_tried_again(tmp_path):
 @pytest.mark.parametrize('lines, args, says', [
     ('', [], 'sampler must be grid for a program, which has no gain, not tpe'),
     ('', ['--sampler', 'grid', '--prune'], 'prune must be false for a program'),
-    ('objective = "sampled all reward"', ['--sampler', 'grid'], 'objective must be left out for a program'),
-    ('base = {seed = 1}', ['--sampler', 'grid'], 'program must name {seed}')])
+    ('objective = "sampled all reward"', ['--sampler', 'grid'
+                                          ], 'objective must be left out for a program'),
+    ('base = {seed = 1}', ['--sampler', 'grid'], 'program must name {seed}')
+])
 def test_refused_with_a_program(lines, args, says, tmp_path):
-    (tmp_path/'walk.toml').write_text(f'program = "walk {{stone}}"\n{lines}\n[space]\nstone = ["first"]\n')
+    (tmp_path/
+     'walk.toml').write_text(f'program = "walk {{stone}}"\n{lines}\n[space]\nstone = ["first"]\n')
     process = start('walk.toml', *args, cwd=tmp_path)
     _, err = process.communicate()
-    assert process.returncode == 2 and err.startswith('rookworld_sweep: ') and says in err and err.count('\n') == 1, err
+    assert process.returncode == 2 and err.startswith(
+        'rookworld_sweep: ') and says in err and err.count('\n') == 1, err
     assert not (tmp_path/'sweeps').exists()
 
 
-@pytest.mark.parametrize('varied', ['learning_rate = [1e-5, 1e-4]\nkl_coef = [0.1, 0.2]', 'loss_type = ["grpo", "dapo"]', 'learning_rate = [1e-5, 1e-4]\nloss_type = ["grpo", "dapo"]', 'seed = [0, 1]\nmax_steps = [2, 3]'])
+@pytest.mark.parametrize('varied', [
+    'learning_rate = [1e-5, 1e-4]\nkl_coef = [0.1, 0.2]', 'loss_type = ["grpo", "dapo"]',
+    'learning_rate = [1e-5, 1e-4]\nloss_type = ["grpo", "dapo"]',
+    'seed = [0, 1]\nmax_steps = [2, 3]'
+])
 def test_the_best_configurations_of_numbers_words_and_both(varied, tmp_path):
     "Each is shown as the command that makes it again."
     (tmp_path/'s.toml').write_text(f'objective = "last 1 rewards"\n[space]\n{varied}\n')
@@ -246,12 +288,17 @@ def test_the_best_configurations_of_numbers_words_and_both(varied, tmp_path):
             with lock: end_trial(sweep, trial.number, 'finished', '', trial.number/10, success=True)
         page = html.unescape(_write_page(sweep).read_text())
     best = page.partition('Best configurations')[2].partition('Importance')[0]
-    for name, value in values.items(): assert name == 'seed' or f'--{name} {value}' in best or value == TrainConfig.__dataclass_fields__[name].default, best
+    for name, value in values.items():
+        assert name == 'seed' or f'--{name} {value}' in best or value == TrainConfig.__dataclass_fields__[
+            name].default, best
     runs = len(sweep.points) if 'seed' in varied else 1
-    assert best.count('rookworld_train') == len(sweep.points) // (2 if runs > 1 else 1) and 'cannot be read' not in best and '.0 of' not in best
+    assert best.count('rookworld_train') == len(sweep.points) // (
+        2 if runs > 1 else 1) and 'cannot be read' not in best and '.0 of' not in best
 
 
 def test_the_command_of_a_configuration_makes_it_again():
-    choices = TrainConfig(learning_rate=3e-4, dynamic_sampling=False, normalize_rewards=True, max_positions=None,
-        reward_weights='regret=0.5 evals=0.1', clip_low=0.1, threads=1)
-    assert read_config(TrainConfig, shlex.split(command_line(choices))[1:], 'rookworld_train', {})[0] == choices
+    choices = TrainConfig(learning_rate=3e-4, dynamic_sampling=False, normalize_rewards=True,
+                          max_positions=None, reward_weights='regret=0.5 evals=0.1', clip_low=0.1,
+                          threads=1)
+    assert read_config(TrainConfig,
+                       shlex.split(command_line(choices))[1:], 'rookworld_train', {})[0] == choices

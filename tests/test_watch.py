@@ -1,4 +1,5 @@
-"A run that is watched in a notebook: a real kernel draws it in place, and its stop button saves the step."
+"""A run that is watched in a notebook: a real kernel draws it in place, and its stop button saves
+the step."""
 import json
 import queue
 import time
@@ -28,36 +29,59 @@ def messages(client, until):
 
 
 def test_watched_and_stopped(tmp_path):
-    manager, client = jupyter_client.manager.start_new_kernel(kernel_name='python3', cwd=str(tmp_path))
+    manager, client = jupyter_client.manager.start_new_kernel(kernel_name='python3',
+                                                              cwd=str(tmp_path))
     try:
         client.execute(CELL.format(data=some_positions(tmp_path), out=str(tmp_path/'run')))
-        seen = list(messages(client, lambda kind, content: kind == 'error' or kind == 'update_display_data' and 'Step ' in content['data']['text/html']))
+        seen = list(
+            messages(
+                client, lambda kind, content: kind == 'error' or kind == 'update_display_data' and
+                'Step ' in content['data']['text/html']))
         assert seen[-1][0] == 'update_display_data', seen[-1]
         manager.interrupt_kernel()
-        seen += messages(client, lambda kind, content: kind == 'status' and content['execution_state'] == 'idle')
+        seen += messages(
+            client, lambda kind, content: kind == 'status' and content['execution_state'] == 'idle')
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    drawn = [(kind, content) for kind, content in seen if kind in ('display_data', 'update_display_data')
-             and 'application/vnd.jupyter.widget-view+json' not in content['data']]                           # tqdm's bar, where ipywidgets is
-    assert [kind for kind, _ in drawn] == ['display_data'] + ['update_display_data']*(len(drawn) - 1)
+    drawn = [
+        (kind, content) for kind, content in seen if kind in ('display_data', 'update_display_data')
+        # tqdm's bar, where ipywidgets is
+        and 'application/vnd.jupyter.widget-view+json' not in content['data']
+    ]
+    assert [kind
+            for kind, _ in drawn] == ['display_data'] + ['update_display_data']*(len(drawn) - 1)
     assert len({content['transient']['display_id'] for _, content in drawn}) == 1
-    assert not [content for kind, content in seen if kind == 'stream' and 'Step' in content['text']]     # they stand in the view
+    # they stand in the view
+    assert not [content for kind, content in seen if kind == 'stream' and 'Step' in content['text']]
     error, = [content for kind, content in seen if kind == 'error']
-    done = [json.loads(line)['step'] for line in (tmp_path/'run/metrics.jsonl').read_text().splitlines()]
+    done = [
+        json.loads(line)['step']
+        for line in (tmp_path/'run/metrics.jsonl').read_text().splitlines()
+    ]
     assert (error['ename'], error['evalue']) == ('KeyboardInterrupt', f'saved at step {done[-1]}')
     assert (tmp_path/f'run/checkpoints/step-{done[-1]}/state.json').exists()
     last = drawn[-1][1]['data']['text/html']
-    assert f'{done[-1]} of 1000 steps' in last and last == live_html(tmp_path/'run')      # however it ended, the end is drawn
+    # however it ended, the end is drawn
+    assert f'{done[-1]} of 1000 steps' in last and last == live_html(tmp_path/'run')
 
 
 def test_the_page_around_it_does_not_move_its_parts(browser):
-    "JupyterLab floats the words of every list of facts; the site stacks what is in a card. The facts and cards of a run stand as they should all the same."
+    """JupyterLab floats the words of every list of facts; the site stacks what is in a card. The
+    facts and cards of a run stand as they should all the same."""
     page = browser.new_page(viewport=dict(width=1100, height=900))
-    page.set_content('<style>.around dt{float:left;width:20%}.around dd{float:left;width:80%}.card{flex-direction:column}</style>'
+    page.set_content('<style>.around dt{float:left;width:20%}.around '
+                     'dd{float:left;width:80%}.card{flex-direction:column}</style>'
                      f'<div class="around">{live_html(SMALL_RUN)}</div>')
-    def boxes(first): return page.evaluate("first => [...document.querySelectorAll(first)].map(e => [e, e.nextElementSibling].map(e => e.getBoundingClientRect().toJSON()))", first)
+
+    def boxes(first):
+        return page.evaluate(
+            "first => [...document.querySelectorAll(first)].map(e => [e, "
+            "e.nextElementSibling].map(e => e.getBoundingClientRect().toJSON()))",
+            first)
     facts, cards = boxes('.facts dt'), boxes('.card .boards')
-    assert len(facts) > 5 and all(word['bottom'] <= value['top'] and abs(word['left'] - value['left']) < 1 for word, value in facts)
+    assert len(facts) > 5 and all(
+        word['bottom'] <= value['top'] and abs(word['left'] - value['left']) < 1
+        for word, value in facts)
     assert len(cards) == 2 and all(board['right'] <= said['left'] for board, said in cards)
     page.close()

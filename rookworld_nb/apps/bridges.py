@@ -23,7 +23,9 @@ from ..reward.scoring import Scorer
 from .play import Game, Question
 
 # %% ../../nbs/apps/07_bridges.ipynb #f4c0d4a4
-_EXTRAS = {'datasets': 'bench', 'transformers': 'bench', 'gymnasium': 'gym', 'verifiers': 'verifiers'}
+_EXTRAS = {
+    'datasets': 'bench', 'transformers': 'bench', 'gymnasium': 'gym', 'verifiers': 'verifiers'
+}
 
 def _library(
     name: str, # of a module; what stands before its first dot is a key of `_EXTRAS`
@@ -32,14 +34,16 @@ def _library(
     library = name.partition('.')[0]
     try: return import_module(name)
     except ModuleNotFoundError as error:
-        if (error.name or '').partition('.')[0] != library: raise      # something is wrong inside it
+        # something is wrong inside it
+        if (error.name or '').partition('.')[0] != library: raise
         raise ImportError(f'{library} is not installed; in the repository, '
                           f'`pip install -e ".[{_EXTRAS[library]}]"` installs it') from None
 
 # %% ../../nbs/apps/07_bridges.ipynb #0113cc24
 def prompt_dataset(
     rows: Iterable[Example], # such as those of `load_rows`
-):                           # `datasets.Dataset` with text columns prompt, answer (the true completion) and task (its letter)
+# `datasets.Dataset` with text columns prompt, answer (the true completion) and task (its letter)
+):
     "Rows as a Hugging Face dataset."
     columns = [dict(prompt=row.prompt(), answer=row.completion(), task=row.kind) for row in rows]
     return _library('datasets').Dataset.from_list(columns)
@@ -52,14 +56,16 @@ def _example(prompt, answer):
 # %% ../../nbs/apps/07_bridges.ipynb #72482d4c
 def reward_funcs(
     scorer: Scorer|None = None, # None: rules for A, rows for P, no shaping
-) -> list[Callable]:            # `policy_reward` and `env_reward`, as TRL calls them; None where the task is the other one
+# `policy_reward` and `env_reward`, as TRL calls them; None where the task is the other one
+) -> list[Callable]:
     "Our rewards for `GRPOTrainer`, which trains on rows of `prompt_dataset`."
     scorer = scorer or Scorer()
     def graded(kind, prompts, completions, answer, trainer_state):
         mine = [i for i, prompt in enumerate(prompts) if prompt.startswith(kind)]
         if not mine: return [None]*len(prompts)     # a scorer is never asked about nothing
-        found = scorer.score([_example(prompts[i], answer[i]) for i in mine], [completions[i] for i in mine],
-                             trainer_state and trainer_state.global_step + 1)
+        found = scorer.score([_example(prompts[i], answer[i]) for i in mine],
+                             [completions[i] for i in mine], trainer_state
+                             and trainer_state.global_step + 1)
         totals = dict(zip(mine, (s.total for s in found)))
         return [totals.get(i) for i in range(len(prompts))]
     def policy_reward(prompts, completions, answer, trainer_state=None, **columns):
@@ -76,7 +82,9 @@ def transformers_tokenizer(
     class RookWorldTokenizer(_library('transformers').PreTrainedTokenizer):
         model_input_names = ['input_ids', 'attention_mask']
         vocab_size = property(lambda self: tokenizer.vocab_size)
-        def get_vocab(self): return {self._convert_id_to_token(i): i for i in range(tokenizer.vocab_size)}
+
+        def get_vocab(self):
+            return {self._convert_id_to_token(i): i for i in range(tokenizer.vocab_size)}
         def _tokenize(self, text): return [str(i) for i in tokenizer.encode(text)]
         def _convert_token_to_id(self, token): return tokenizer.eot if token == EOT else int(token)
         def _convert_id_to_token(self, index): return EOT if index == tokenizer.eot else str(index)
@@ -85,18 +93,25 @@ def transformers_tokenizer(
         def save_vocabulary(self, directory, filename_prefix=None):
             tokenizer.save(directory)
             return ()
-    return RookWorldTokenizer(bos_token=EOT, eos_token=EOT, pad_token=EOT, unk_token=EOT, padding_side='left')
+
+    return RookWorldTokenizer(bos_token=EOT, eos_token=EOT, pad_token=EOT, unk_token=EOT,
+                              padding_side='left')
 
 # %% ../../nbs/apps/07_bridges.ipynb #0be23d6e
 def right_positions(
     model, # a GPT-2 of `transformers`
 ):         # the same model
-    "Let a model count positions from the first real token, whoever calls it. ValueError for a text that is longer than the model."
+    """Let a model count positions from the first real token, whoever calls it. ValueError for a
+    text that is longer than the model."""
     def add(_, args, kwargs):
         mask, cache = kwargs.get('attention_mask'), kwargs.get('past_key_values')
         if mask is None or mask.dim() != 2: return None
         most, longest = model.config.n_positions, int(mask.sum(1).max()) if mask.shape[1] > model.config.n_positions else 0
-        if longest > most: raise ValueError(f'prompt and completion take {longest} tokens or more, and the model has {most} positions: lower max_completion_length')
+        if longest > most:
+            raise ValueError(
+                f'prompt and completion take {longest} tokens or more, and the model has {most} '
+                f'positions: lower max_completion_length'
+            )
         if kwargs.get('position_ids') is None and (cache is None or not cache.get_seq_length()):
             kwargs['position_ids'] = (mask.long().cumsum(-1) - 1).clamp(min=0)
         return args, kwargs
@@ -118,14 +133,20 @@ MOVES = _moves_of(load_tokenizer('chess'))   # what the actions of `RookWorld` m
 _ACTION = {move: action for action, move in enumerate(MOVES)}
 
 # %% ../../nbs/apps/07_bridges.ipynb #f8654901
-_VALUES = {piece: n for n, piece in enumerate('.PNBRQK')} | {piece: -n for n, piece in enumerate('.pnbrqk') if n}
-_FEN_LENGTH = 71 + len(' w KQkq e3') + 2*10     # a full board without digits, and clocks of nine digits
+_VALUES = ({piece: n
+            for n, piece in enumerate('.PNBRQK')}
+           | {piece: -n
+              for n, piece in enumerate('.pnbrqk') if n})
+# a full board without digits, and clocks of nine digits
+_FEN_LENGTH = 71 + len(' w KQkq e3') + 2*10
 
 def _spaces():
     "What an agent does, and what it sees."
     spaces = gymnasium.spaces
     fen = spaces.Text(_FEN_LENGTH, charset='pnbrqkPNBRQKabcdefghwb0123456789/- ')
-    return spaces.Discrete(len(MOVES)), spaces.Dict(fen=fen, board=spaces.Box(-6, 6, (8, 8), np.int8), turn=spaces.Discrete(2))
+    return spaces.Discrete(len(MOVES)), spaces.Dict(fen=fen,
+                                                    board=spaces.Box(-6, 6, (8, 8), np.int8),
+                                                    turn=spaces.Discrete(2))
 
 
 def _observation(fen):
@@ -145,19 +166,23 @@ def _mask(fen):
 _WORLDS = ('rules', 'model')
 
 class RookWorld(gymnasium.Env if gymnasium else object):
-    "Chess as a Gymnasium environment: one agent moves both sides, in the world of the rules or of a model."
+    """Chess as a Gymnasium environment: one agent moves both sides, in the world of the rules or of
+    a model."""
     metadata = {'render_modes': ['ansi'], 'render_fps': 1}
 
     def __init__(self,
         world: str = 'rules',                # who answers: 'rules' or 'model'
-        model='nano',                        # for world 'model': a name for `load_model`, or what it returns
-        starts: Sequence[str] = (START_FEN,), # positions to start from, six-field FENs; the seed draws one
+        # for world 'model': a name for `load_model`, or what it returns
+        model='nano',
+        # positions to start from, six-field FENs; the seed draws one
+        starts: Sequence[str] = (START_FEN,),
         render_mode: str|None = None,        # 'ansi' draws the board as text
     ):
         _library('gymnasium')
         if world not in _WORLDS: raise ValueError(f'world must be one of {_WORLDS}, not {world!r}')
         self.action_space, self.observation_space = _spaces()
-        self.model = None if world == 'rules' else load_model(model) if isinstance(model, str) else model
+        self.model = (None if world == 'rules' else
+                      load_model(model) if isinstance(model, str) else model)
         self.starts, self.render_mode, self.fen, self.moves = tuple(starts), render_mode, None, []
 
     def reset(self,
@@ -178,7 +203,8 @@ class RookWorld(gymnasium.Env if gymnasium else object):
         task = Question(self.fen, tuple(self.moves)).asks_world(MOVES[action])
         said, wrong, answer = self._ask(task)
         self.moves.append(task.uci)
-        if answer is None: return _observation(self.fen), 0., False, True, self._info(task.uci, said, wrong)
+        if answer is None:
+            return _observation(self.fen), 0., False, True, self._info(task.uci, said, wrong)
         self.fen = answer.fen
         over = answer.terminated or answer.truncated
         return _observation(self.fen), answer.reward, over, False, self._info(task.uci, said, wrong)
@@ -187,7 +213,9 @@ class RookWorld(gymnasium.Env if gymnasium else object):
         "The board as text, White below."
         if self.render_mode == 'ansi': return '\n'.join(re.findall('.{8}', board_squares(self.fen.split(' ')[0])))
 
-    def _ask(self, task): return _rules_say(task, self.moves) if self.model is None else _model_says(task, *self.model)
+    def _ask(self, task):
+        return (_rules_say(task, self.moves) if self.model is None else _model_says(
+            task, *self.model))
 
     def _info(self, uci='', said='', wrong=''):
         return dict(fen=self.fen, action_mask=_mask(self.fen), uci=uci, said=said, wrong=wrong)
@@ -200,7 +228,8 @@ def _rules_say(task, moves):
 
 
 def _model_says(task, model, tokenizer):
-    "The answer as the model wrote it, what is wrong with it, and as `EnvAnswer` (None: it cannot be read)."
+    """The answer as the model wrote it, what is wrong with it, and as `EnvAnswer` (None: it cannot
+    be read)."""
     said = generate(model, tokenizer, [task.prompt()], temperature=0).completions[0]
     found = score(task.prompt(), said)
     try: answer = parse_completion(task.prompt(), said, strict=False)
@@ -209,7 +238,8 @@ def _model_says(task, model, tokenizer):
 
 # %% ../../nbs/apps/07_bridges.ipynb #13ae7a7b
 if gymnasium and 'RookWorld-v0' not in gymnasium.registry:
-    gymnasium.register('RookWorld-v0', entry_point='rookworld_nb.apps.bridges:RookWorld', max_episode_steps=200)
+    gymnasium.register('RookWorld-v0', entry_point='rookworld_nb.apps.bridges:RookWorld',
+                       max_episode_steps=200)
 
 # %% ../../nbs/apps/07_bridges.ipynb #98dd6539
 _FORMAT = '''You answer questions about chess in a fixed format, with nothing before or after the answer.
@@ -224,7 +254,8 @@ The reward is 1.0 for mate, 0.5 for a draw, -1.0 for an illegal move (the FEN th
 
 def _question(row, explain):
     "The fields of a task of verifiers."
-    return dict(prompt=row.prompt(), answer=row.completion(), name=row.kind, system_prompt=_FORMAT if explain else None)
+    return dict(prompt=row.prompt(), answer=row.completion(), name=row.kind,
+                system_prompt=_FORMAT if explain else None)
 
 
 def _reply(trace):
@@ -271,9 +302,10 @@ def _harness():
         APPENDS_SYSTEM_PROMPT, EXECUTES_CODE, NEEDS_CONTAINER = True, False, False
         async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data):
             system, prompt = self.resolve_prompt(data)
-            messages = [dict(role='system', content=system)]*bool(system) + [dict(role='user', content=prompt)]
+            messages = ([dict(role='system', content=system)]*bool(system) + [dict(role='user', content=prompt)])
             async with httpx.AsyncClient(timeout=None, trust_env=False) as client:
-                reply = await client.post(f'{endpoint}/chat/completions', json=dict(model=ctx.model, messages=messages),
+                reply = await client.post(f'{endpoint}/chat/completions',
+                                          json=dict(model=ctx.model, messages=messages),
                                           headers=dict(Authorization=f'Bearer {secret}'))
             reply.raise_for_status()
             return vf.ProgramResult(exit_code=0, stdout='', stderr='')

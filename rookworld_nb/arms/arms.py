@@ -27,16 +27,25 @@ from ..run.train import load_prompts
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     "What a comparison compares: everything that is settled before its first run."
-    arms: dict[str, dict]             # name: its `kind`, and fields of TrainConfig of its own; the first is compared with each of the others
-    budget: Positive                  # what an arm may spend: CPU-seconds of its process; on a GPU, seconds
+    # name: its `kind`, and fields of TrainConfig of its own; the first is compared with each of the
+    # others
+    arms: dict[str, dict]
+    # what an arm may spend: CPU-seconds of its process; on a GPU, seconds
+    budget: Positive
     seeds: list[Seed]                 # of the test; arms are paired by seed
-    rates: list[Positive]             # learning rates; of several, each arm takes the one that is best for it with `tuning_seeds`
-    primaries: list[str]              # what the claim is about, each 'TASK METRIC SOURCE', such as 'A exact shipped'
-    guardrails: list[str] = field(default_factory=list)   # what must not be lost; reported with intervals
+    # learning rates; of several, each arm takes the one that is best for it with `tuning_seeds`
+    rates: list[Positive]
+    # what the claim is about, each 'TASK METRIC SOURCE', such as 'A exact shipped'
+    primaries: list[str]
+    # what must not be lost; reported with intervals
+    guardrails: list[str] = field(default_factory=list)
     reported: list[str] = field(default_factory=list) # what is measured besides
-    tuning_seeds: list[Seed] = field(default_factory=lambda: [100]) # of the choice of rates; none of the test
-    margin: Share = 0.01              # a rate that loses more than this of a guardrail is taken only if all do
-    prompts: Count = 300              # prompts of a measure in the test, at most; half as many others choose the rates
+    # of the choice of rates; none of the test
+    tuning_seeds: list[Seed] = field(default_factory=lambda: [100])
+    # a rate that loses more than this of a guardrail is taken only if all do
+    margin: Share = 0.01
+    # prompts of a measure in the test, at most; half as many others choose the rates
+    prompts: Count = 300
     batch_size: Size = 64             # rows of a supervised step
     nodes: Count = 1000               # of Stockfish, for a label
     label_cost: NotNegative = 0.007   # seconds charged for a new label; 1,000 nodes take about this
@@ -51,7 +60,8 @@ def run_config(
 ) -> TrainConfig: # nothing held out is loaded for it
     "The choices of one run of an arm."
     own = {k: v for k, v in plan.arms[arm].items() if k != 'kind'}
-    return TrainConfig(**plan.base | own | dict(learning_rate=rate, seed=seed, eval_prompts=2, kl_every=0))
+    return TrainConfig(**plan.base | own
+                       | dict(learning_rate=rate, seed=seed, eval_prompts=2, kl_every=0))
 
 # %% ../../nbs/arms/00_arms.ipynb #1f779bf1
 class Arm:
@@ -60,7 +70,8 @@ class Arm:
         plan: Plan,  # budget, batch_size, nodes, label_cost
         config: TrainConfig, # from `run_config`
     ):
-        self.plan, self.config, self.spent, self.label_seconds, self.steps, self.seen = plan, config, 0.0, 0.0, 0, set()
+        self.plan, self.config, self.spent, self.label_seconds, self.steps, self.seen = plan, config, 0.0, 0.0, 0, set(
+        )
         self.model, self.tokenizer = load_model(config.model, pick_device(config.device))
         set_numbers(self.model, config.dtype, config.compile)
         self.source, _ = load_prompts(config)
@@ -82,10 +93,12 @@ class Arm:
 
     @property
     def rate(self) -> float:
-        "The learning rate of the next step: warm-up over steps, then a cosine over the share of the budget that is spent."
+        """The learning rate of the next step: warm-up over steps, then a cosine over the share of
+        the budget that is spent."""
         c, share = self.config, min(1, self.spent/self.plan.budget)
         warm = min(1, (self.steps + 1)/max(1, c.warmup_steps))
-        return c.learning_rate * warm * (c.min_lr_ratio + (1 - c.min_lr_ratio)*(1 + math.cos(math.pi*share))/2)
+        return (c.learning_rate*warm*(c.min_lr_ratio + (1 - c.min_lr_ratio)*
+                                      (1 + math.cos(math.pi*share))/2))
 
     def train(self) -> 'Arm':
         "Steps until the budget is spent: the last one may go over it."
@@ -102,7 +115,10 @@ def take(self: Arm,
     n: int, # how many
 ) -> list[Example]: # tasks in their shares
     "The next prompts."
-    return [e for task, k in task_counts(self.steps + 1, n, self.config.shares).items() for e in self.source.take(task, k)]
+    return [
+        e for task, k in task_counts(self.steps + 1, n, self.config.shares).items()
+        for e in self.source.take(task, k)
+    ]
 
 
 @patch
@@ -110,11 +126,14 @@ def imitate(self: Arm,
     rows: list[TokenRow], # those longer than the model's context are left out
 ) -> None:
     "One optimizer step on answers."
-    rows = TokenRows(r for r in rows if len(r.prompt) + len(r.completion) <= self.model.config.n_positions)
+    rows = TokenRows(r for r in rows
+                     if len(r.prompt) + len(r.completion) <= self.model.config.n_positions)
     if not len(rows): return
     for group in self.optimizer.param_groups: group['lr'] = self.rate
     self.optimizer.zero_grad()
-    completion_loss(self.model, rows.batch(torch.arange(len(rows))).to(self.model.wte.weight.device)).backward()
+    completion_loss(self.model,
+                    rows.batch(torch.arange(len(rows))).to(
+                        self.model.wte.weight.device)).backward()
     torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
     self.optimizer.step()
 
@@ -127,7 +146,9 @@ class _Grpo(Arm):
 
 class _Supervised(Arm):
     "Right answers; a new label of a position is charged, once."
-    def step(self): self.imitate([tokenize(e, self.tokenizer) for e in self.answered(self.take(self.plan.batch_size))])
+    def step(self):
+        self.imitate(
+            [tokenize(e, self.tokenizer) for e in self.answered(self.take(self.plan.batch_size))])
 
     @cached_property
     def engine(self): return EnginePool(self.plan.nodes, path=self.config.stockfish_path)
@@ -136,9 +157,18 @@ class _Supervised(Arm):
         asked = {e.fen for e in examples if isinstance(e.task, PolicyTask)}
         self.label_seconds += self.plan.label_cost*len(asked - self.seen)
         self.seen |= asked
-        unknown = [e.fen for e in examples if e.fen in asked and e.target is None and isinstance(e.task, PolicyTask)]
-        labels = {a.fen: PolicyAnswer(a.moves, a.evals, a.moves[0]) for a in self.engine.analyse(unknown)} if unknown else {}
-        return [replace(e, target=labels[e.fen]) if isinstance(e.task, PolicyTask) and e.target is None else e for e in examples]
+        unknown = [
+            e.fen for e in examples
+            if e.fen in asked and e.target is None and isinstance(e.task, PolicyTask)
+        ]
+        labels = ({
+            a.fen: PolicyAnswer(a.moves, a.evals, a.moves[0])
+            for a in self.engine.analyse(unknown)
+        } if unknown else {})
+        return [
+            replace(e, target=labels[e.fen])
+            if isinstance(e.task, PolicyTask) and e.target is None else e for e in examples
+        ]
 
 
 class _Rejection(Arm):
@@ -146,12 +176,16 @@ class _Rejection(Arm):
     def step(self):
         G, encode = self.config.group_size, self.tokenizer.encode
         examples = self.take(self.config.prompts_per_step)
-        batch, _ = collect(self.model, self.tokenizer, examples, self.config, rollout_seed(self.config.seed, self.steps + 1, 0))
+        batch, _ = collect(self.model, self.tokenizer, examples, self.config,
+                           rollout_seed(self.config.seed, self.steps + 1, 0))
         texts = batch.rollouts.completions
         self.source.record(examples, batch.rewards, completions=texts)
         best = {(i, texts[i*G + k]) for i, row in enumerate(batch.rewards.tolist()) if min(row) < max(row)
                 for k, reward in enumerate(row) if reward == max(row)}
-        self.imitate([TokenRow(encode(examples[i].prompt(self.tokenizer.style)), [*encode(text), self.tokenizer.eot]) for i, text in sorted(best)])
+        self.imitate([
+            TokenRow(encode(examples[i].prompt(self.tokenizer.style)),
+                     [*encode(text), self.tokenizer.eot]) for i, text in sorted(best)
+        ])
 
 
 ARMS = dict(grpo=_Grpo, supervised=_Supervised, rejection=_Rejection)

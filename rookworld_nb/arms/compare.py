@@ -44,7 +44,9 @@ def _sources():
     for name in PROBES:
         for e in probe_rows(name): found.setdefault((e.kind, e.source), []).append(e)
     rows = load_rows('positions', 0.2, 0, 'eval')
-    return found | {(letter, 'shipped'): [replace(e, source='shipped') for e in rows.of_kind(letter)] for letter in 'PA'}
+    return (found
+            | {(letter, 'shipped'): [replace(e, source='shipped') for e in rows.of_kind(letter)]
+               for letter in 'PA'})
 
 
 def measure_rows(
@@ -54,71 +56,113 @@ def measure_rows(
 ) -> list[Example]: # the same every time
     "The prompts of a measure. Raises ValueError when there is no such measure."
     task, metric, source = (*str(measure).split(' ', 2), '', '')[:3]
-    if task not in TASKS: raise ValueError(f"{measure!r} must be 'TASK METRIC SOURCE', such as 'A exact shipped', and {task!r} is no task: there are {', '.join(TASKS)}")
+    if task not in TASKS:
+        raise ValueError(
+            f"{measure!r} must be 'TASK METRIC SOURCE', such as 'A exact shipped', and {task!r} "
+            f"is no task: there are {', '.join(TASKS)}"
+        )
     known = [m.name for m in metrics_of(task) if m.better and not m.name.endswith('_engine')]
-    if metric not in known: raise ValueError(f'{measure!r}: {task} has no metric {metric!r}{in_other_words(metric, known) or "; there are " + ", ".join(known)}')
+    if metric not in known:
+        raise ValueError(
+            f'{measure!r}: {task} has no metric '
+            f'{metric!r}{in_other_words(metric, known) or "; there are " + ", ".join(known)}'
+        )
     sources = [s for t, s in _sources() if t == task]
-    if source not in sources: raise ValueError(f'{measure!r}: {task} has no source {source!r}{in_other_words(source, sources)}')
+    if source not in sources:
+        raise ValueError(
+            f'{measure!r}: {task} has no source {source!r}{in_other_words(source, sources)}')
     rows = _sources()[task, source]
     return [e for i, e in enumerate(rows) if (i % 3 == 2) == tuning][:max(1, n//2) if tuning else n]
 
 
-def _better(measure): return {m.name: m.better for m in metrics_of(measure[0])}[measure.split(' ')[1]]
+def _better(measure):
+    return {m.name: m.better for m in metrics_of(measure[0])}[measure.split(' ')[1]]
 
 # %% ../../nbs/arms/01_compare.ipynb #be1342e6
 _TYPES = get_type_hints(Plan, include_extras=True)
 _OF_PLAN = dict(learning_rate='rates', seed='seeds and tuning_seeds', output_dir='--output_dir', max_steps='budget')
-_NOT_USED = {'threads', 'eval_prompts', 'kl_every', *(f.name for word in ('watching', 'health') for f in fields(groups_of(TrainConfig)[word]))}
-_SAMPLES = {'prompts_per_step', 'group_size', 'temperature', *(f.name for word in ('sampling', 'rewards') for f in fields(groups_of(TrainConfig)[word]))}
-_REINFORCES = {'loss_type', 'kl_coef', 'dynamic_sampling', 'max_refills', 'inner_steps', 'minibatches', 'micro_batch_size', 'reference_device',
-               *(f.name for word in ('advantages', 'loss', 'kl') for f in fields(groups_of(TrainConfig)[word]))}
-_IDLE = dict(grpo=set(), rejection=_REINFORCES, supervised=_REINFORCES | _SAMPLES)   # fields without an effect on a kind of arm
+_NOT_USED = {
+    'threads', 'eval_prompts', 'kl_every',
+    *(f.name for word in ('watching', 'health') for f in fields(groups_of(TrainConfig)[word]))
+}
+_SAMPLES = {
+    'prompts_per_step', 'group_size', 'temperature',
+    *(f.name for word in ('sampling', 'rewards') for f in fields(groups_of(TrainConfig)[word]))
+}
+_REINFORCES = {
+    'loss_type', 'kl_coef', 'dynamic_sampling', 'max_refills', 'inner_steps', 'minibatches',
+    'micro_batch_size', 'reference_device',
+    *(f.name for word in ('advantages', 'loss', 'kl') for f in fields(groups_of(TrainConfig)[word]))
+}
+# fields without an effect on a kind of arm
+_IDLE = dict(grpo=set(), rejection=_REINFORCES, supervised=_REINFORCES | _SAMPLES)
 
 
 def _check_line(name, value):
     "Refuse a value of another type or range."
     element = get_args(_TYPES[name])[0] if get_origin(_TYPES[name]) is list else None
     if element is None and _TYPES[name] is not dict and get_origin(_TYPES[name]) is not dict:
-        if wanted := complaint(_TYPES[name], value): raise ValueError(f'{name} must be {wanted}, not {value!r}')
+        if wanted := complaint(_TYPES[name], value):
+            raise ValueError(f'{name} must be {wanted}, not {value!r}')
         return
     kind, word = (list, 'a list') if element else (dict, f'a table [{name}]')
     if not isinstance(value, kind): raise ValueError(f'{name} must be {word}, not {value!r}')
     for x in value if element else ():
-        if wanted := complaint(element, x): raise ValueError(f'{name} must have only values that are {wanted}, not {x!r}')
-    if element and len(set(value)) < len(value): raise ValueError(f'{name} has {max(value, key=value.count)!r} twice')
+        if wanted := complaint(element, x):
+            raise ValueError(f'{name} must have only values that are {wanted}, not {x!r}')
+    if element and len(set(value)) < len(value):
+        raise ValueError(f'{name} has {max(value, key=value.count)!r} twice')
 
-
+# %% ../../nbs/arms/01_compare.ipynb #1f8bf67d
 def _check_arm(plan, name):
     "Refuse what an arm cannot do, and what has no effect on it."
     own, where = plan.arms[name], f'[arms.{name}]'
-    if not re.fullmatch(r'\w+', name) or name == 'start': raise ValueError(f'{where} must have a name of letters, digits and _, and not start')
-    if not isinstance(own, dict) or 'kind' not in own: raise ValueError(f'{where} must be a table with a kind: {", ".join(ARMS)}')
-    if own['kind'] not in ARMS: raise ValueError(f'{where} has an unknown kind {own["kind"]!r}{in_other_words(str(own["kind"]), ARMS) or "; there are " + ", ".join(ARMS)}')
+    if not re.fullmatch(r'\w+', name) or name == 'start': raise ValueError(f'{where} must have a '
+                                                                           f'name of letters, '
+                                                                           f'digits and _, and not start')
+    if not isinstance(own, dict) or 'kind' not in own: raise ValueError(f'{where} must be a table '
+                                                                        f'with a kind: {", ".join(ARMS)}')
+    if own['kind'] not in ARMS:
+        raise ValueError(
+            f'{where} has an unknown kind '
+            f'{own["kind"]!r}{in_other_words(str(own["kind"]), ARMS) or "; there are " + ", ".join(ARMS)}'
+        )
     for place, table in (('[base]', plan.base), (where, own)):
         for field in table.keys() - {'kind'}:
             if field in _OF_PLAN: raise ValueError(f'{place} must leave {field} out: {_OF_PLAN[field]} says it')
-            if field in _NOT_USED: raise ValueError(f'{place} must leave {field} out: it has no effect in a comparison')
-    if idle := own.keys() & _IDLE.get(own['kind'], set()): raise ValueError(f'{where} must leave {min(idle)} out: it has no effect on an arm of kind {own["kind"]}')
+            if field in _NOT_USED: raise ValueError(f'{place} must leave {field} out: it has no '
+                                                    f'effect in a comparison')
+    if idle := own.keys() & _IDLE.get(own['kind'], set()):
+        raise ValueError(
+            f'{where} must leave {min(idle)} out: it has no effect on an arm of kind {own["kind"]}')
     try:
         with warnings.catch_warnings(action='error', category=NoEffect): config = run_config(plan, name, plan.rates[0], plan.seeds[0])
     except (TypeError, ValueError, NoEffect) as e: raise ValueError(f'[base] with {where}: {e}') from None
-    if config.reward_source != 'rules': raise ValueError(f'[base] with {where}: reward_source must be rules, not {config.reward_source!r}: the labels behind it would not be charged')
-    if own['kind'] == 'supervised' and config.shares.get('P') and position_kinds(config.data): require_engine(config.stockfish_path)
+    if config.reward_source != 'rules':
+        raise ValueError(
+            f'[base] with {where}: reward_source must be rules, not {config.reward_source!r}: the '
+            f'labels behind it would not be charged'
+        )
+    if own['kind'] == 'supervised' and config.shares.get('P') and position_kinds(config.data):
+        require_engine(config.stockfish_path)
 
 # %% ../../nbs/arms/01_compare.ipynb #95e06e63
 def check_plan(
     plan: Plan, # any
 ) -> Plan:      # the same
-    "Try everything that a plan says. Raises ValueError in one sentence, FileNotFoundError where an engine is missing."
+    """Try everything that a plan says. Raises ValueError in one sentence, FileNotFoundError where
+    an engine is missing."""
     for f in fields(Plan): _check_line(f.name, getattr(plan, f.name))
     for name in ('seeds', 'rates', 'primaries', 'tuning_seeds'):
         if not getattr(plan, name): raise ValueError(f'{name} must name at least one')
     if len(plan.arms) < 2: raise ValueError(f'[arms] must name two or more, not {len(plan.arms)}')
-    if both := set(plan.seeds) & set(plan.tuning_seeds): raise ValueError(f'seed {min(both)} must stand in seeds or in tuning_seeds, not in both')
+    if both := set(plan.seeds) & set(plan.tuning_seeds):
+        raise ValueError(f'seed {min(both)} must stand in seeds or in tuning_seeds, not in both')
     measures = [*plan.primaries, *plan.guardrails, *plan.reported]
     for m in measures:
         measure_rows(m, False, 1)
-        if measures.count(m) > 1: raise ValueError(f'{m!r} must stand once in primaries, guardrails and reported')
+        if measures.count(m) > 1:
+            raise ValueError(f'{m!r} must stand once in primaries, guardrails and reported')
     for name in plan.arms: _check_arm(plan, name)
     return plan
 
@@ -133,7 +177,8 @@ def read_plan(
         for name in found:
             if name not in _TYPES: raise ValueError(f'a plan has no line {name!r}{in_other_words(name, _TYPES)}')
         for f in fields(Plan):
-            if f.name not in found and f.default is MISSING and f.default_factory is MISSING: raise ValueError(f'{f.name} is missing')
+            if f.name not in found and f.default is MISSING and f.default_factory is MISSING:
+                raise ValueError(f'{f.name} is missing')
         return check_plan(Plan(**found))
     except ValueError as e: raise ValueError(f'{file}: {e}') from None
 
@@ -154,13 +199,23 @@ class ArmRun(NamedTuple):
 
 def _measured(plan, model, tokenizer, config, tuning):
     "Measure: what each prompt scored, greedily; None where an answer has no such value."
-    measures = {m: (m.split(' ')[0], m.split(' ', 2)[2], m.split(' ')[1]) for m in [*plan.primaries, *plan.guardrails] + plan.reported*(not tuning)}
+    measures = {
+        m: (m.split(' ')[0], m.split(' ', 2)[2], m.split(' ')[1])
+        for m in [*plan.primaries, *plan.guardrails] + plan.reported*(not tuning)
+    }
     asked = {(task, source): measure_rows(m, tuning, plan.prompts) for m, (task, source, _) in measures.items()}
     judged = judge_rows(model, tokenizer, [e for rows in asked.values() for e in rows], limits=token_limits(config))
-    def values(task, source, metric): return judged[(judged.task == task) & (judged.source == source)][metric].astype(float).round(5)
-    return {m: [None if math.isnan(v) else v for v in values(*where)] for m, where in measures.items()}
 
+    def values(task, source, metric):
+        return judged[(judged.task == task)
+                      & (judged.source == source)][metric].astype(float).round(5)
 
+    return {
+        m: [None if math.isnan(v) else v for v in values(*where)]
+        for m, where in measures.items()
+    }
+
+# %% ../../nbs/arms/01_compare.ipynb #1a599673
 def make_run(
     plan: Plan, # checked
     run: ArmRun,   # of the plan
@@ -168,12 +223,17 @@ def make_run(
 ) -> None:
     "Train, measure and write one run; what is there already is not made again."
     if (file := run.file(out)).exists(): return
-    config, facts = run_config(plan, next(iter(plan.arms)) if run.arm == 'start' else run.arm, run.rate or plan.rates[0], run.seed), {}
+    config, facts = run_config(plan,
+                               next(iter(plan.arms)) if run.arm == 'start' else run.arm, run.rate
+                               or plan.rates[0], run.seed), {}
     if run.arm == 'start': model, tokenizer = load_model(config.model, pick_device(config.device))
     else:
         arm: Arm = ARMS[plan.arms[run.arm]['kind']](plan, config).train()
-        model, tokenizer, facts = arm.model, arm.tokenizer, dict(steps=arm.steps, spent=round(arm.spent, 3), labels=round(arm.label_seconds, 3))
-    found = run._asdict() | facts | dict(measured=_measured(plan, model, tokenizer, config, run.part == 'tuning'))
+        model, tokenizer, facts = arm.model, arm.tokenizer, dict(steps=arm.steps,
+                                                                 spent=round(arm.spent, 3),
+                                                                 labels=round(arm.label_seconds, 3))
+    found = (run._asdict() | facts
+             | dict(measured=_measured(plan, model, tokenizer, config, run.part == 'tuning')))
     write_at_once(file, json.dumps(found) + '\n')
 
 
@@ -188,16 +248,26 @@ def run_alone(
 # %% ../../nbs/arms/01_compare.ipynb #ed165896
 def _tuning(plan):
     if len(plan.rates) == 1: return []
-    return [ArmRun('tuning', 'start', 0.0, 0), *(ArmRun('tuning', arm, rate, seed) for seed in plan.tuning_seeds for rate in plan.rates for arm in plan.arms)]
+    return [
+        ArmRun('tuning', 'start', 0.0, 0), *(ArmRun('tuning', arm, rate, seed)
+                                             for seed in plan.tuning_seeds for rate in plan.rates
+                                             for arm in plan.arms)
+    ]
 
 
-def _tests(plan, rates): return [ArmRun('test', 'start', 0.0, 0), *(ArmRun('test', arm, rates[arm], seed) for seed in plan.seeds for arm in plan.arms)]
+def _tests(plan, rates):
+    return [
+        ArmRun('test', 'start', 0.0, 0),
+        *(ArmRun('test', arm, rates[arm], seed) for seed in plan.seeds for arm in plan.arms)
+    ]
 
 
 def _read(run, out):
     "A finished run, its measures as arrays."
     found = json.loads(run.file(out).read_text('utf-8'))
-    return found | dict(measured={m: np.array(v, dtype=float) for m, v in found['measured'].items()})
+    return (found
+            | dict(measured={m: np.array(v, dtype=float)
+                             for m, v in found['measured'].items()}))
 
 
 def _mean(values): return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
@@ -207,11 +277,15 @@ def choose_rates(
     plan: Plan, # checked
     out: Path,  # with the runs that choose
 ) -> dict[str, float]: # arm: its learning rate
-    "For each arm the rate with the best primaries, of those that keep all guardrails within the margin; where none does, of all. Of equals the lowest."
+    """For each arm the rate with the best primaries, of those that keep all guardrails within the
+    margin; where none does, of all. Of equals the lowest."""
     if len(plan.rates) == 1: return dict.fromkeys(plan.arms, plan.rates[0])
     start = _read(_tuning(plan)[0], out)['measured']
     def gain(arm, rate, m):
-        after = [_mean(_read(ArmRun('tuning', arm, rate, seed), out)['measured'][m]) for seed in plan.tuning_seeds]
+        after = [
+            _mean(_read(ArmRun('tuning', arm, rate, seed), out)['measured'][m])
+            for seed in plan.tuning_seeds
+        ]
         return _better(m)*(np.mean(after) - _mean(start[m]))
     def standing(arm, rate):
         kept = all(gain(arm, rate, g) >= -plan.margin for g in plan.guardrails)
@@ -223,18 +297,29 @@ def _register(
     plan: Plan,      # checked
     file: str|Path,  # where it stands
     out: Path,       # directory of the comparison, made if it is missing
-) -> dict:           # what is registered: checksums of the plan and of the starting weights, versions
-    "Note the plan and the starting weights of a new comparison. Raises ValueError where OUT was begun with others."
+# what is registered: checksums of the plan and of the starting weights, versions
+) -> dict:
+    """Note the plan and the starting weights of a new comparison. Raises ValueError where OUT was
+    begun with others."""
     config = run_config(plan, next(iter(plan.arms)), plan.rates[0], plan.seeds[0])
     origin = origin_of(config, load_model(config.model)[0])
-    now, known = dict(plan=file_sha256(file), weights=origin['model'], version=origin['version'], torch=origin['torch']), out/'registered.json'
+    now, known = dict(plan=file_sha256(file), weights=origin['model'], version=origin['version'],
+                      torch=origin['torch']), out/'registered.json'
     if not known.exists():
         (out/'runs').mkdir(parents=True, exist_ok=True)
         write_at_once(out/'plan.toml', Path(file).read_text('utf-8'))
         write_at_once(known, json.dumps(now, indent=1) + '\n')
     was = json.loads(known.read_text('utf-8'))
-    if was['plan'] != now['plan']: raise ValueError(f'{file} is not the plan that {out} was registered with, which is {out}/plan.toml (SHA-256 {was["plan"][:12]}…, not {now["plan"][:12]}…): give another plan another --output_dir')
-    if was['weights'] != now['weights']: raise ValueError(f'{config.model} has not the weights that {out} was registered with (SHA-256 {was["weights"][:12]}…, not {now["weights"][:12]}…): give other weights another --output_dir')
+    if was['plan'] != now['plan']:
+        raise ValueError(
+            f'{file} is not the plan that {out} was registered with, which is {out}/plan.toml '
+            f'(SHA-256 {was["plan"][:12]}…, not {now["plan"][:12]}…): give another plan another --output_dir'
+        )
+    if was['weights'] != now['weights']:
+        raise ValueError(
+            f'{config.model} has not the weights that {out} was registered with (SHA-256 '
+            f'{was["weights"][:12]}…, not {now["weights"][:12]}…): give other weights another --output_dir'
+        )
     return was
 
 # %% ../../nbs/arms/01_compare.ipynb #6c2152d8
@@ -246,38 +331,59 @@ def paired_bootstrap(
     "Mean of paired differences, with an interval over seeds and prompts."
     k, n = differences.shape
     rng, known, d = np.random.default_rng(0), (~np.isnan(differences)).astype(float), np.nan_to_num(differences)
-    seeds, prompts = rng.multinomial(k, np.full(k, 1/k), _DRAWS).astype(float), rng.multinomial(n, np.full(n, 1/n), _DRAWS).astype(float)
-    with np.errstate(invalid='ignore'): means = (((seeds @ d)*prompts).sum(1)/((seeds @ known)*prompts).sum(1)).round(12)
+    seeds, prompts = rng.multinomial(k, np.full(k, 1/k), _DRAWS).astype(float), rng.multinomial(
+        n, np.full(n, 1/n), _DRAWS).astype(float)
+    with np.errstate(invalid='ignore'):
+        means = (((seeds @ d)*prompts).sum(1)/((seeds @ known)*prompts).sum(1)).round(12)
     means = means[~np.isnan(means)]
     if not len(means): return dict(difference=math.nan, low=math.nan, high=math.nan, p=math.nan, seeds_ahead=0)
     p = min(1, 2*(1 + min((means <= 0).sum(), (means >= 0).sum()))/(1 + len(means)))
-    return dict(difference=d.sum()/known.sum(), low=np.quantile(means, .025), high=np.quantile(means, .975), p=p, seeds_ahead=int((d.sum(1) > 0).sum()))
+    return dict(difference=d.sum()/known.sum(), low=np.quantile(means, .025),
+                high=np.quantile(means, .975), p=p, seeds_ahead=int((d.sum(1) > 0).sum()))
 
 # %% ../../nbs/arms/01_compare.ipynb #21fb073a
 def _lines(plan, rates, out):
     "The verdict line by line."
     runs = {(r.arm, r.seed): _read(r, out)['measured'] for r in _tests(plan, rates)}
     first, *controls = plan.arms
-    for role, measures in dict(primary=plan.primaries, guardrail=plan.guardrails, reported=plan.reported).items():
+    for role, measures in dict(primary=plan.primaries, guardrail=plan.guardrails,
+                               reported=plan.reported).items():
         for m in measures:
-            table = {arm: np.array([runs[arm, seed][m] for seed in plan.seeds]) for arm in plan.arms}
+            table = {
+                arm: np.array([runs[arm, seed][m] for seed in plan.seeds])
+                for arm in plan.arms
+            }
             for control in controls:
                 d = _better(m)*(table[first] - table[control])
-                yield dict(role=role, measure=m, arm=first, control=control, start=_mean(runs['start', 0][m]), of_arm=_mean(table[first]), of_control=_mean(table[control]),
-                           **paired_bootstrap(d), seeds=len(d), prompts=d.shape[1], rate=rates[first], control_rate=rates[control])
+                yield dict(role=role, measure=m, arm=first, control=control,
+                           start=_mean(runs['start', 0][m]),
+                           of_arm=_mean(table[first]), of_control=_mean(table[control]),
+                           **paired_bootstrap(d), seeds=len(d), prompts=d.shape[1],
+                           rate=rates[first], control_rate=rates[control])
 
 
 def find_verdict(
     plan: Plan, # checked
     out: Path,  # with all of its runs
-) -> pd.DataFrame: # a line for each measure and control; a difference above 0 is in favour of the first arm, `remains` after Holm over the primaries
-    "Compare the first arm with each of the others; writes compare.csv and verdict.csv. Raises ValueError where a run is missing."
+# a line for each measure and control; a difference above 0 is in favour of the first arm, `remains`
+# after Holm over the primaries
+) -> pd.DataFrame:
+    """Compare the first arm with each of the others; writes compare.csv and verdict.csv. Raises
+    ValueError where a run is missing."""
     def check(runs):
-        if lacking := [r for r in runs if not r.file(out).exists()]: raise ValueError(f'{out} lacks {len(lacking)} of {len(runs)} runs, {lacking[0].file(out).stem} first: without `verdict` the command makes them')
+        if lacking := [r for r in runs if not r.file(out).exists()]:
+            raise ValueError(
+                f'{out} lacks {len(lacking)} of {len(runs)} runs, {lacking[0].file(out).stem} '
+                f'first: without `verdict` the command makes them'
+            )
     check(_tuning(plan))
     rates = choose_rates(plan, out)
     check(tests := _tests(plan, rates))
-    rows = [{k: v for k, v in r.items() if k != 'measured'} | dict(measure=m, prompts=len(v), value=_mean(v)) for r in (_read(run, out) for run in _tuning(plan) + tests) for m, v in r['measured'].items()]
+    rows = [{k: v
+             for k, v in r.items() if k != 'measured'}
+            | dict(measure=m, prompts=len(v), value=_mean(v))
+            for r in (_read(run, out) for run in _tuning(plan) + tests)
+            for m, v in r['measured'].items()]
     table = pd.DataFrame(_lines(plan, rates, out))
     table['remains'] = holm(table.p.where(table.role == 'primary'))
     for name, found in (('compare', pd.DataFrame(rows)), ('verdict', table)):
@@ -299,32 +405,44 @@ def verdict_sentences(
     lines = [('Reached: ' if won == len(tests) else 'Not reached: ') + said + '.']
     for role, word in dict(primary='', guardrail='Guardrail: ').items():
         for r in table[table.role == role].itertuples():
-            state = ('ahead of' if r.difference > 0 else 'behind') if (r.remains if role == 'primary' else r.low > 0 or r.high < 0) else 'not told apart from'
-            lines.append(f'{word}{r.measure}: {r.arm} is {state} {r.control}, {_points(r)} points ({r.seeds_ahead} of {r.seeds} seeds ahead; start {100*r.start:.1f}).')
+            state = (('ahead of' if r.difference > 0 else 'behind') if (r.remains if role == 'primary' else r.low > 0 or r.high < 0) else 'not told apart from')
+            lines.append(
+                f'{word}{r.measure}: {r.arm} is {state} {r.control}, {_points(r)} points '
+                f'({r.seeds_ahead} of {r.seeds} seeds ahead; start {100*r.start:.1f}).'
+            )
     spent = runs[(runs.part == 'test') & (runs.arm != 'start')].drop_duplicates(['arm', 'seed']).groupby('arm', sort=False)[['steps', 'spent', 'labels']].mean()
-    lines += [f'{arm} spent {r.spent:.1f} s on average in {r.steps:.0f} steps' + f', {r.labels:.1f} s of them for labels'*bool(r.labels) + '.' for arm, r in spent.iterrows()]
+    lines += [
+        f'{arm} spent {r.spent:.1f} s on average in {r.steps:.0f} steps' +
+        f', {r.labels:.1f} s of them for labels'*bool(r.labels) + '.'
+        for arm, r in spent.iterrows()
+    ]
     return lines
 
 # %% ../../nbs/arms/01_compare.ipynb #1bac411d
 def _made_apart(command, file, run, out):
     "A run in a process of its own, which ends with this one."
-    process = subprocess.Popen([*command, str(file), str(out), *map(str, run)], stdin=subprocess.PIPE, env=os.environ | dict(OMP_NUM_THREADS='1'))
+    process = subprocess.Popen([*command, str(file), str(out), *map(str, run)],
+                               stdin=subprocess.PIPE, env=os.environ | dict(OMP_NUM_THREADS='1'))
     try: code = process.wait()
     finally:
         if process.poll() is None: process.kill()
         process.stdin.close()
         process.wait()
-    if code: raise RuntimeError(f'{run.file(out).stem} ended with exit code {code}: see its message above')
+    if code:
+        raise RuntimeError(
+            f'{run.file(out).stem} ended with exit code {code}: see its message above')
 
 
 def compare_arms(
     config: CompareConfig, # plan, output_dir, stage
-    command: list[str]|None = None, # a program for one run, see `run_alone`; None makes all runs in this process
+    # a program for one run, see `run_alone`; None makes all runs in this process
+    command: list[str]|None = None,
 ) -> list[str]:            # `verdict_sentences`
     "Make the runs of a plan that are missing, then the verdict. Started again, it continues."
     if config.plan is None: raise ValueError('plan is missing: name a TOML file, see arms.compare')
     plan, out = read_plan(config.plan), Path(config.output_dir)
-    if config.stage == 'verdict' and not (out/'registered.json').exists(): raise FileNotFoundError(f'{out} is no comparison: it has no registered.json')
+    if config.stage == 'verdict' and not (out/'registered.json').exists():
+        raise FileNotFoundError(f'{out} is no comparison: it has no registered.json')
     out.mkdir(parents=True, exist_ok=True)
     with open(out/'lock', 'a', encoding='utf-8') as lock:
         only_holder(lock, out)
@@ -345,4 +463,6 @@ def _make(plan, runs, file, out, command):
             e.add_note(f'{i} of {len(runs)} {run.part} runs are in {out}: the same command goes on')
             raise
         found = json.loads(run.file(out).read_text('utf-8'))
-        with while_read(): print(f'{run.file(out).stem}' + (f': {found["steps"]} steps, {found["spent"]:.1f} s' if 'steps' in found else ''))
+        with while_read():
+            print(f'{run.file(out).stem}' +
+                  (f': {found["steps"]} steps, {found["spent"]:.1f} s' if 'steps' in found else ''))

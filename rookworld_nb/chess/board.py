@@ -48,7 +48,8 @@ class Transition:
 # %% ../../nbs/chess/01_board.ipynb #9a09b9b0
 @dataclass(frozen=True)
 class BoardPicture:
-    "A board that a notebook shows; `str()` is an <img> for HTML, with the picture inside: notebooks that are not trusted yet drop bare SVG."
+    """A board that a notebook shows; `str()` is an <img> for HTML, with the picture inside:
+    notebooks that are not trusted yet drop bare SVG."""
     fen: str                     # the position
     svg: str = field(repr=False) # its picture
 
@@ -67,12 +68,15 @@ def board_svg(
 ) -> BoardPicture:               # displays itself in a notebook
     "A picture of a position; a king in check is red."
     board = _board(fen)
-    drawn = [chess.svg.Arrow(chess.parse_square(uci[:2]), chess.parse_square(uci[2:4]), color=colour)
-             for uci, colour in (arrows or {}).items()]
-    svg = chess.svg.board(board, size=size, lastmove=_move(last_move) if last_move else None,
-                          check=board.king(board.turn) if board.is_check() else None, arrows=drawn,
-                          fill={chess.parse_square(square): colour for square, colour in (fill or {}).items()},
-                          orientation=not black_below)
+    drawn = [
+        chess.svg.Arrow(chess.parse_square(uci[:2]), chess.parse_square(uci[2:4]), color=colour)
+        for uci, colour in (arrows or {}).items()
+    ]
+    svg = chess.svg.board(
+        board, size=size, lastmove=_move(last_move) if last_move else None,
+        check=board.king(board.turn) if board.is_check() else None, arrows=drawn,
+        fill={chess.parse_square(square): colour
+              for square, colour in (fill or {}).items()}, orientation=not black_below)
     return BoardPicture(fen, str(svg))
 
 # %% ../../nbs/chess/01_board.ipynb #5fe7f6cb
@@ -81,7 +85,8 @@ _ROOK_TAKEN = ('e1h1', 'e1a1', 'e8h8', 'e8a8')   # castling, as Chess960 writes 
 def _legal_move(board, uci):
     "The legal move that a text spells; None when it spells none."
     move = _move(uci)
-    return move if move is not None and move in board.legal_moves and board.uci(move) == uci else None
+    return (move
+            if move is not None and move in board.legal_moves and board.uci(move) == uci else None)
 
 
 def is_legal(
@@ -95,9 +100,11 @@ def is_legal(
 def standard_castling(
     fen: str, # a six-field FEN
     uci: str, # any text
-) -> str:     # a legal castling written as king takes rook, as standard chess writes it; any other text as it is
+# a legal castling written as king takes rook, as standard chess writes it; any other text as it is
+) -> str:
     "e1g1 where a file writes e1h1."
-    return _board(fen).uci(_move(uci)) if uci in _ROOK_TAKEN and _board(fen).is_legal(_move(uci)) else uci
+    return (_board(fen).uci(_move(uci))
+            if uci in _ROOK_TAKEN and _board(fen).is_legal(_move(uci)) else uci)
 
 # %% ../../nbs/chess/01_board.ipynb #a2611dcf
 _FIVEFOLD_PLIES = 16 # half-moves from the first to the fifth occurrence of a position, at least
@@ -135,17 +142,20 @@ def _with_history(board, moves):
         game = _replay(chess.Board(), moves)
         if game and game.fen() == board.fen(): return game
     root, undone = board, 0
-    while undone < min(len(moves), board.halfmove_clock) and (before := _undo(root, moves[-1-undone])):
+    while undone < min(len(moves), board.halfmove_clock) and (before := _undo(
+            root, moves[-1 - undone])):
         root, undone = before, undone + 1
     first = _move(moves[-1-undone]) if 0 < undone < len(moves) else None
-    if first and root.piece_type_at(first.to_square) == chess.PAWN and abs(first.to_square - first.from_square) == 16:
+    if first and root.piece_type_at(
+            first.to_square) == chess.PAWN and abs(first.to_square - first.from_square) == 16:
         # after a double push a pawn could be taken en passant: another position than later
         root.ep_square = (first.to_square + first.from_square) // 2
     return _replay(root, moves[len(moves)-undone:]) or board
 
 # %% ../../nbs/chess/01_board.ipynb #7d9cf5c1
 def _push_published(board, move):
-    "Play a move as the published generator did; False, with its odd counters, when the square is empty."
+    """Play a move as the published generator did; False, with its odd counters, when the square is
+    empty."""
     if not move or move.drop or board.piece_at(move.from_square):
         board.push(move)
         return True
@@ -160,11 +170,14 @@ _CONVENTIONS = ('strict', 'rookworld')
 def transition(
     fen: str,                   # a six-field FEN; ValueError otherwise
     uci: str,                   # the move; any text
-    history: str = '',          # half-moves up to now, spaces between, oldest first, `uci` last (or left out); any length
-    convention: str = 'strict', # 'strict': what the rules say; 'rookworld': what the published data says
+    # half-moves up to now, spaces between, oldest first, `uci` last (or left out); any length
+    history: str = '',
+    # 'strict': what the rules say; 'rookworld': what the published data says
+    convention: str = 'strict',
 ) -> Transition:                # next position, reward and flags
     "What the rules say about a move."
-    if convention not in _CONVENTIONS: raise ValueError(f'convention must be one of {_CONVENTIONS}, not {convention!r}')
+    if convention not in _CONVENTIONS:
+        raise ValueError(f'convention must be one of {_CONVENTIONS}, not {convention!r}')
     board, move = _board(fen), _move(uci)
     if move is None or convention == 'strict' and not _legal_move(board, uci):
         return Transition(fen, -1.0, False, True)
@@ -222,5 +235,5 @@ def compare_fens(
     changed = [i for i in range(64) if was[i] != now[i]]
     right = {i for i in range(64) if got[i] == now[i]}
     same = [n < len(words) and words[n] == word for n, word in enumerate(rest, 1)]
-    return FenReport(len(right & set(changed)), len(changed), len(right - set(changed)), 64 - len(changed),
-                     *same, predicted == truth)
+    return FenReport(len(right & set(changed)), len(changed), len(right - set(changed)),
+                     64 - len(changed), *same, predicted == truth)

@@ -44,10 +44,13 @@ from ..files import check_fetched, file_sha256, hub_failure, quiet_hub
 class Example:
     "One prompt with its true answer, where that is known."
     task: PolicyTask|EnvTask           # the question
-    target: PolicyAnswer|EnvAnswer|None = None # the answer; for P the best move is the repaired one. None: P without a label, which only the rules can judge
+    # the answer; for P the best move is the repaired one. None: P without a label, which only the
+    # rules can judge
+    target: PolicyAnswer|EnvAnswer|None = None
     phase: str = ''                    # 'opening', 'middlegame', 'endgame', or '' when unknown
     published_best: str|None = None    # P: the best move as the row had it, before any repair
-    source: str = ''                   # the kind of prompt, where kinds are told apart, such as 'armies'
+    # the kind of prompt, where kinds are told apart, such as 'armies'
+    source: str = ''
 
     @property
     def kind(self) -> str: # 'P', 'A', …
@@ -66,8 +69,10 @@ class Example:
 
     @property
     def position(self) -> int: # 0 to 2**64 - 1
-        "What decides on its split: see `position_hash`; of a question without a position, the prompt."
-        return position_hash(self.fen) if self.fen else int.from_bytes(hashlib.sha256(self.prompt().encode()).digest()[:8])
+        """What decides on its split: see `position_hash`; of a question without a position, the
+        prompt."""
+        return (position_hash(self.fen) if self.fen else int.from_bytes(
+            hashlib.sha256(self.prompt().encode()).digest()[:8]))
 
     @property
     def colour(self) -> str: # 'white' or 'black'; '' without a position
@@ -86,17 +91,20 @@ class Example:
         style: str = 'compact', # 'compact' or 'padded', the tokenizer's
     ) -> str:                   # without the end of text
         "The true completion as text. Raises ValueError where nobody knows it."
-        if self.target is None: raise ValueError(f'nobody has labelled this position: {self.fen or self.prompt()}')
+        if self.target is None:
+            raise ValueError(f'nobody has labelled this position: {self.fen or self.prompt()}')
         return self.target.text(style, fen=self.fen)
 
 # %% ../../nbs/chess/06_dataset.ipynb #cce968d5
 def _checked_moves(fen, listed):
-    "The moves, each by its one name. ValueError when a position is impossible, or one of its moves is illegal or named twice."
+    """The moves, each by its one name. ValueError when a position is impossible, or one of its
+    moves is illegal or named twice."""
     check_possible(board := chess.Board(fen))
     moves = tuple(standard_castling(fen, m) for m in listed)
     if len(set(moves)) < len(moves): raise ValueError(f"a move is listed twice: {' '.join(listed)!r}")
     for m in moves:
-        if not board.is_legal(chess.Move.from_uci(m)): raise ValueError(f'an illegal move is listed: {m!r} in {fen!r}')
+        if not board.is_legal(chess.Move.from_uci(m)):
+            raise ValueError(f'an illegal move is listed: {m!r} in {fen!r}')
     return moves
 
 # %% ../../nbs/chess/06_dataset.ipynb #5d94435b
@@ -106,18 +114,22 @@ def policy_example(
     evals: Iterable[float], # pawns from the side to move, the i-th belongs to the i-th move
     best: str|None = None,# as published; None takes the move with the highest eval
     phase: str = '',      # see `Example`
-    rng: random.Random|None = None, # shuffles the candidates, as the format wants; None keeps the order
+    # shuffles the candidates, as the format wants; None keeps the order
+    rng: random.Random|None = None,
 ) -> Example:             # task P
     "A P row from its parts."
     moves, evals = list(moves), list(evals)
-    if not moves or len(moves) != len(evals): raise ValueError(f'{len(moves)} moves and {len(evals)} evals: {fen!r}')
+    if not moves or len(moves) != len(evals):
+        raise ValueError(f'{len(moves)} moves and {len(evals)} evals: {fen!r}')
     if not all(map(math.isfinite, evals)): raise ValueError(f'an eval is not finite: {fen!r}')
     pairs = list(zip(_checked_moves(fen, moves), evals))
     if rng: rng.shuffle(pairs)
     moves, evals = map(tuple, zip(*pairs))
-    answer = PolicyAnswer(moves, evals, standard_castling(fen, best) if best else moves[evals.index(max(evals))])
+    answer = PolicyAnswer(moves, evals,
+                          standard_castling(fen, best) if best else moves[evals.index(max(evals))])
     example = Example(PolicyTask(fen), answer.repaired(), phase, best and answer.best)
-    parse_completion(example.prompt(), example.completion())   # what is taken here the scorer has to read
+    # what is taken here the scorer has to read
+    parse_completion(example.prompt(), example.completion())
     return example
 
 
@@ -130,19 +142,24 @@ def env_example(
     "An A row: the rules give the answer."
     history = ' '.join([*history.split(), uci][-10:])
     t = quick_transition(fen, uci, history) or transition(fen, uci, history)
-    return Example(EnvTask(fen, uci, history), EnvAnswer(t.fen, t.reward, t.terminated, t.truncated), phase)
+    return Example(EnvTask(fen, uci, history), EnvAnswer(t.fen, t.reward, t.terminated,
+                                                         t.truncated), phase)
 
 # %% ../../nbs/chess/06_dataset.ipynb #6358d391
 def _standard_task(task, answer=None):
-    "A task of A with its move by its one name. ValueError when the answer calls a castling illegal."
+    """A task of A with its move by its one name. ValueError when the answer calls a castling
+    illegal."""
     if (uci := standard_castling(task.fen, task.uci)) == task.uci: return task
-    if answer and answer.truncated: raise ValueError(f'castling is legal here, and the row calls it illegal: {task.uci!r} in {task.fen!r}')
+    if answer and answer.truncated:
+        raise ValueError(
+            f'castling is legal here, and the row calls it illegal: {task.uci!r} in {task.fen!r}')
     past = task.history.split()
     return EnvTask(task.fen, uci, ' '.join([*past[:-1], uci] if past[-1:] == [task.uci] else past))
 
 
 def parse_row(
-    text: str,         # 'P: … M: … E: … B: …', 'A: …', an A row without its prefix, or a row of another task
+    # 'P: … M: … E: … B: …', 'A: …', an A row without its prefix, or a row of another task
+    text: str,
     fix_best: bool = True, # repair the best move of a P row: the highest eval wins
 ) -> Example:          # raises ValueError with the reason
     "A published text row."
@@ -154,27 +171,32 @@ def _from_parts(prompt, completion, fix_best):
     task, answer = parse_prompt(prompt), parse_completion(prompt, completion)
     if isinstance(task, EnvTask): task = _standard_task(task, answer)
     if not isinstance(task, PolicyTask): return Example(task, answer)
-    answer = PolicyAnswer(_checked_moves(task.fen, answer.moves), answer.evals, standard_castling(task.fen, answer.best))
+    answer = PolicyAnswer(_checked_moves(task.fen, answer.moves), answer.evals,
+                          standard_castling(task.fen, answer.best))
     return Example(task, answer.repaired() if fix_best else answer, '', answer.best)
 
 # %% ../../nbs/chess/06_dataset.ipynb #8aa3028d
 def audit_labels(
     rows: Iterable[Example], # P rows that kept their published best move; others are ignored
-) -> pd.DataFrame:           # one row per colour: n, share where B is the best, share where B is the worst, mean regret in pawns
-    "How often the published best move is the best of its own candidates: the label defect, by colour."
+# one row per colour: n, share where B is the best, share where B is the worst, mean regret in pawns
+) -> pd.DataFrame:
+    """How often the published best move is the best of its own candidates: the label defect, by
+    colour."""
     sums = defaultdict(lambda: np.zeros(4))
     for r in rows:
         if r.kind != 'P' or not r.target or r.published_best not in r.target.moves: continue
         evals = {m: max(-10, min(10, e)) for m, e in zip(r.target.moves, r.target.evals)}
         chosen, best, worst = evals[r.published_best], max(evals.values()), min(evals.values())
         sums[r.colour] += (1, chosen == best, chosen == worst, best - chosen)
-    frame = pd.DataFrame.from_dict(sums, 'index', columns=['n', 'best', 'worst', 'regret']).rename_axis(
-        'colour').sort_index()
+    frame = pd.DataFrame.from_dict(sums, 'index',
+                                   columns=['n', 'best', 'worst',
+                                            'regret']).rename_axis('colour').sort_index()
     return frame.div(frame.n, axis=0).assign(n=frame.n.astype(int))
 
 # %% ../../nbs/chess/06_dataset.ipynb #ebf0994a
 class Rows(Sequence):
-    "Checked rows, kept as they were read; each becomes an `Example` when it is asked for. A slice is a list of `Example`s."
+    """Checked rows, kept as they were read; each becomes an `Example` when it is asked for. A slice
+    is a list of `Example`s."""
     def __init__(
         self,
         chunks: list,          # lists or Arrow arrays of raw rows, one after the other
@@ -186,19 +208,23 @@ class Rows(Sequence):
         unlabelled: int|None = None, # the number of the first P row without a label
     ):
         self.chunks, self.parse, self.repaired, self._unlabelled = chunks, parse, repaired, unlabelled
-        self._kinds, self._positions, self._starts = kinds, positions, [0, *accumulate(map(len, chunks))]
+        self._kinds, self._positions, self._starts = kinds, positions, [
+            0, *accumulate(map(len, chunks))
+        ]
         self._index = np.arange(len(kinds), dtype=np.int32) if index is None else index
 
     def __len__(self): return len(self._index)
     def __eq__(self, other):
-        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other))
+        return (isinstance(other, Sequence) and len(self) == len(other)
+                and all(a == b for a, b in zip(self, other)))
     def __getitem__(self, i):
         if isinstance(i, slice): return [self._example(k) for k in self._index[i].tolist()]
         return self._example(int(self._index[i]))
 
     def __repr__(self):
-        return (f"{len(self):,} rows ({', '.join(f'{len(self.of_kind(kind)):,} {kind}' for kind in TASKS)}"
-                f"{', best moves repaired' if self.repaired else ''})")
+        return (
+            f"{len(self):,} rows ({', '.join(f'{len(self.of_kind(kind)):,} {kind}' for kind in TASKS)}"
+            f"{', best moves repaired' if self.repaired else ''})")
 
     def _example(self, k):
         chunk = bisect_right(self._starts, k) - 1
@@ -221,7 +247,8 @@ class Rows(Sequence):
     ) -> 'Rows':   # in the same order; only the numbers of the rows are copied
         "The rows of one task."
         return Rows(self.chunks, self.parse, self._kinds, self._positions, self.repaired,
-                    self._index[self._kinds[self._index] == ord(kind)], self._unlabelled if kind == 'P' else None)
+                    self._index[self._kinds[self._index] == ord(kind)],
+                    self._unlabelled if kind == 'P' else None)
 
 # %% ../../nbs/chess/06_dataset.ipynb #5c0e77de
 _MAX_REASONS, _SHOWN = 100, 10   # reasons told apart; bad rows and reasons shown
@@ -237,13 +264,18 @@ def _reason(error):
 
 class _BadRows:
     "The number of unreadable rows, the reasons, and the first ten of these rows."
-    def __init__(self, source): self.source, self.total, self.count, self.reasons, self.first = source, 0, 0, {}, []
+    def __init__(self, source):
+        self.source, self.total, self.count, self.reasons, self.first = source, 0, 0, {}, []
 
     def add(self, row, error):
         "Count the last row as a bad one."
-        where = '' if isinstance(row, dict) and 'fen' in row else f'row {self.total}: '    # labelled positions: what is left of the file is counted, which says nothing about places in it
-        reason, told, row = _reason(error), isinstance(row, Flaw) and str(row)[:120], f'{str(row)[:80]!r}'
-        if len(self.reasons) >= _MAX_REASONS and reason not in self.reasons: reason = 'other reasons'
+        # labelled positions: what is left of the file is counted, which says nothing about places
+        # in it
+        where = '' if isinstance(row, dict) and 'fen' in row else f'row {self.total}: '
+        reason, told, row = _reason(error), isinstance(
+            row, Flaw) and str(row)[:120], f'{str(row)[:80]!r}'
+        if len(self.reasons) >= _MAX_REASONS and reason not in self.reasons:
+            reason = 'other reasons'
         self.reasons.setdefault(reason, [0, row])[0] += 1
         self.count += 1
         if len(self.first) < _SHOWN: self.first.append(told or f'{where}{row}: {reason}')
@@ -252,14 +284,18 @@ class _BadRows:
         "Refuse a source with too many of them."
         if self.count <= share * self.total: return
         reasons = '; '.join(f'{n} × {reason}, e.g. {row}' for reason, (n, row) in self._common())
-        raise ValueError(f'{self.source}: {self.count} of {self.total} rows cannot be read: {reasons}')
+        raise ValueError(
+            f'{self.source}: {self.count} of {self.total} rows cannot be read: {reasons}')
 
     def warn(self):
         "Warn about the rows that are left out."
         reasons = '; '.join(f'{n} × {reason}' for reason, (n, _) in self._common())
         if self.count:
-            warnings.warn('\n  '.join([f'{self.source}: {self.count} of {self.total} rows left out: {reasons}',
-                                       *self.first]), stacklevel=4)
+            warnings.warn(
+                '\n  '.join([
+                    f'{self.source}: {self.count} of {self.total} rows left out: {reasons}',
+                    *self.first
+                ]), stacklevel=4)
 
     def _common(self): return sorted(self.reasons.items(), key=lambda item: -item[1][0])[:_SHOWN]
 
@@ -267,10 +303,13 @@ class _BadRows:
 class _Gate:
     "The checks that every row passes, and the counts after the last row."
     def __init__(self, parse, source, split, limit, fits=None):
-        self.parse, self.split, self.limit, self.fits, self.bad = parse, split, limit, fits, _BadRows(source)
+        self.parse, self.split, self.limit, self.fits, self.bad = parse, split, limit, fits, _BadRows(
+            source)
         self.labels, self.seen, self.kinds, self.positions = (
             {'white': [0, 0], 'black': [0, 0]}, set(), bytearray(), array('Q'))
-        self.marks, self.unlabelled = bytearray(), None   # 1 for every row that was taken, 0 for every other; the first P row without a label, by its number among those taken
+        # 1 for every row that was taken, 0 for every other; the first P row without a label, by its
+        # number among those taken
+        self.marks, self.unlabelled = bytearray(), None
 
     @property
     def full(self): return self.limit is not None and len(self.kinds) >= self.limit
@@ -278,7 +317,9 @@ class _Gate:
     def kept(self, block):
         "The numbers of the rows of a block that are taken."
         start = len(self.marks)
-        self.marks += bytes(self.takes(row) or 0 for row in (block.to_pylist() if isinstance(block, pa.Array) else block))
+        self.marks += bytes(
+            self.takes(row) or 0
+            for row in (block.to_pylist() if isinstance(block, pa.Array) else block))
         return np.flatnonzero(np.frombuffer(self.marks, np.uint8)[start:]).tolist()
 
     def takes(self, row):
@@ -288,11 +329,13 @@ class _Gate:
             e = self.parse(row, False)
             if self.fits: self.fits(e)
             played = isinstance(row, dict) and 'history' in row
-            prompt = f'{e.kind}: {e.fen}' if played else e.prompt()    # a position that several games reach is one row
+            # a position that several games reach is one row
+            prompt = f'{e.kind}: {e.fen}' if played else e.prompt()
             prompt, position = hashlib.sha256(prompt.encode()).digest()[:8], e.position
         except (KeyError, ValueError, TypeError) as error: return self.bad.add(row, error)
         if e.published_best: self._count_label(e)
-        if self.full or self.split not in (None, split_of(position)) or (prompt := int.from_bytes(prompt)) in self.seen:
+        if self.full or self.split not in (None, split_of(position)) or (
+                prompt := int.from_bytes(prompt)) in self.seen:
             return False
         self.seen.add(prompt)
         if e.target is None and self.unlabelled is None: self.unlabelled = len(self.kinds)
@@ -309,7 +352,9 @@ class _Gate:
     def found(self): # arrays, and the rest as JSON can hold it
         "All that a `_KnownGate` needs."
         arrays = dict(marks=self.marks, kinds=self.kinds, positions=self.positions)
-        return {name: np.array(a) for name, a in arrays.items()}, dict(labels=self.labels, bad=vars(self.bad), unlabelled=self.unlabelled)
+        return {name: np.array(a)
+                for name, a in arrays.items()}, dict(labels=self.labels, bad=vars(self.bad),
+                                                     unlabelled=self.unlabelled)
 
     @property
     def defect(self): return any(best < _HONEST * n for n, best in self.labels.values())
@@ -318,7 +363,8 @@ class _Gate:
 class _KnownGate(_Gate):
     "A gate that has been through these rows before."
     def __init__(self, source, arrays, facts):
-        vars(self).update(arrays, labels=facts['labels'], unlabelled=facts['unlabelled'], bad=_BadRows(source), at=0)
+        vars(self).update(arrays, labels=facts['labels'], unlabelled=facts['unlabelled'],
+                          bad=_BadRows(source), at=0)
         vars(self.bad).update(facts['bad'], source=source)
 
     @property
@@ -331,10 +377,14 @@ class _KnownGate(_Gate):
 
 # %% ../../nbs/chess/06_dataset.ipynb #2bb441a4
 _BLOCK = 1000   # rows read at a time
-_HONEST = 0.9   # a file whose best moves are right less often than this, for either colour, has the label defect
+# a file whose best moves are right less often than this, for either colour, has the label defect
+_HONEST = 0.9
 
-def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_early=False, key=None, fits=None):
-    "Rows from blocks of raw rows; parse takes a raw row and whether to repair. With a key, what was found is noted, and not found again."
+
+def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_early=False,
+             key=None, fits=None):
+    """Rows from blocks of raw rows; parse takes a raw row and whether to repair. With a key, what
+    was found is noted, and not found again."""
     known, chunks, come = key and recall(key), [], False
     gate = _KnownGate(source, *known) if known else _Gate(parse, source, split, limit, fits)
     for block in blocks:
@@ -355,7 +405,9 @@ def _packed(block, kept):
     "Some rows of a block; texts, and positions of games, as an Arrow array."
     if isinstance(block, pa.Array): return block.take(pa.array(kept))
     rows = [block[i] for i in kept]
-    games = all(isinstance(r, dict) and r.keys() == {'fen', 'history'} and isinstance(r['history'], str) for r in rows)
+    games = all(
+        isinstance(r, dict) and r.keys() == {'fen', 'history'} and isinstance(r['history'], str)
+        for r in rows)
     return pa.array(rows) if games or all(isinstance(r, str) for r in rows) else rows
 
 
@@ -368,28 +420,33 @@ def _blocks(items):
 def _position_example(row, env_ratio, seed):
     "A labelled position as P or A, decided by seed and position."
     row = {name: ' '.join(map(str, v)) if isinstance(v, list) else v for name, v in row.items()}
-    if wrong := [name for name, v in row.items() if not isinstance(v, str)]: raise ValueError(f'column {wrong[0]} is empty or not text')
+    if wrong := [name for name, v in row.items() if not isinstance(v, str)]:
+        raise ValueError(f'column {wrong[0]} is empty or not text')
     fen, rng = row['fen'], random.Random(f"{seed} {row['fen']}")
     if rng.random() < env_ratio:
         check_possible(chess.Board(fen))
         if not any((board := chess.Board(fen)).legal_moves): raise ValueError(f'no legal move: {fen!r}')
         return env_example(board.fen(), choose_move(board, rng), row['history'], row['phase'])
-    return policy_example(fen, row['moves'].split(), map(float, row['evals'].split()), None, row['phase'], rng)
+    return policy_example(fen, row['moves'].split(), map(float, row['evals'].split()), None,
+                          row['phase'], rng)
 
 
 def _unlabelled_example(fen, history, env_ratio, seed):
     "A position without labels in the same way; P has no answer."
-    if (rng := random.Random(f'{seed} {fen}')).random() >= env_ratio: return Example(PolicyTask(fen))
+    if (rng := random.Random(f'{seed} {fen}')).random() >= env_ratio:
+        return Example(PolicyTask(fen))
     return env_example(fen, choose_move(chess.Board(fen), rng), history)
 
 
 def _text_row(text, fix_best, env_ratio, seed):
     "A published row, or a FEN."
-    return _unlabelled_example(read_fen(text), '', env_ratio, seed) if looks_like_fen(text) else parse_row(text, fix_best)
+    return (_unlabelled_example(read_fen(text), '', env_ratio, seed)
+            if looks_like_fen(text) else parse_row(text, fix_best))
 
 
 def _table_row(row, fix_best, env_ratio, seed):
-    return _position_example(row, env_ratio, seed) if isinstance(row, dict) else _text_row(row, fix_best, env_ratio, seed)
+    return (_position_example(row, env_ratio, seed) if isinstance(row, dict) else _text_row(
+        row, fix_best, env_ratio, seed))
 
 
 def _game_row(row, fix_best, env_ratio, seed):
@@ -400,21 +457,25 @@ def _game_row(row, fix_best, env_ratio, seed):
 COLUMNS = ['fen', 'history', 'phase', 'moves', 'evals']   # of labelled positions
 
 def _columns(path, names):
-    "The columns to read: labelled positions, or the one of published rows, or the one of positions without labels."
+    """The columns to read: labelled positions, or the one of published rows, or the one of
+    positions without labels."""
     missing = [c for c in COLUMNS if c not in names]
     if not missing: return COLUMNS
     if 'fen' in names and ('evals' in names or len(missing) == 1):     # labels that cannot be used
         raise ValueError(f'{path} has no column {missing[0]!r}: found {", ".join(names)}')
     if 'text' in names: return ['text']
     if fen := _fen_name(names): return [fen]
-    raise ValueError(f"{path} has no column 'text' (published rows) and no column 'fen' (positions): found {', '.join(names)}")
+    raise ValueError(
+        f"{path} has no column 'text' (published rows) and no column 'fen' (positions): found {', '.join(names)}"
+    )
 
 
 def _fen_name(names): return next((n for n in names if str(n).lower() == 'fen'), None)
 
 
 def _parquet_blocks(path, split, seen, name=''):
-    "The rows of a parquet file: texts, or the labelled positions of a split that have not been seen."
+    """The rows of a parquet file: texts, or the labelled positions of a split that have not been
+    seen."""
     with pq.ParquetFile(path) as parquet:
         columns = _columns(name or path, parquet.schema_arrow.names)
         for batch in map(_plain, parquet.iter_batches(_BLOCK, columns=columns)):
@@ -426,7 +487,10 @@ def _parquet_blocks(path, split, seen, name=''):
 
 def _plain(batch):
     "A batch whose texts all functions of Arrow know: some do not know string_view."
-    fields = [f.with_type(pa.large_string()) if pa.types.is_string_view(f.type) else f for f in batch.schema]
+    fields = [
+        f.with_type(pa.large_string()) if pa.types.is_string_view(f.type) else f
+        for f in batch.schema
+    ]
     return batch.cast(pa.schema(fields))
 
 
@@ -434,7 +498,8 @@ def _new_positions(fens, split, seen):
     "Which positions belong to the split and are new."
     new = []
     for i, fen in enumerate(fens):
-        if split not in (None, split_of(str(fen))) or (key := hashlib.sha256(str(fen).encode()).digest()[:8]) in seen:
+        if split not in (None, split_of(str(fen))) or (key := hashlib.sha256(
+                str(fen).encode()).digest()[:8]) in seen:
             continue
         seen.add(key)
         new.append(i)
@@ -444,14 +509,17 @@ def _new_positions(fens, split, seen):
 def read_positions(
     path: str|Path,      # parquet with the columns of `COLUMNS`, all text
     env_ratio: float = 0.5, # share of A rows, 0 to 1
-    seed: int = 0,       # of the shuffled candidates, of the moves in A rows, and of which row becomes which task
+    # of the shuffled candidates, of the moves in A rows, and of which row becomes which task
+    seed: int = 0,
     split: str|None = None, # see `load_rows`
     limit: int|None = None, # at most this many of them
     max_bad_rows: float = 0.05, # share of rows that may be unreadable, 0 to 1
-) -> Rows:               # one example per row: P with the engine's labels, or A with a move played from there
+# one example per row: P with the engine's labels, or A with a move played from there
+) -> Rows:
     "Labelled positions as examples."
-    return _collect(_parquet_blocks(path, split, set()), partial(_table_row, env_ratio=env_ratio, seed=seed),
-                    str(path), split, limit, 'never', max_bad_rows)
+    return _collect(_parquet_blocks(path, split, set()),
+                    partial(_table_row, env_ratio=env_ratio, seed=seed), str(path), split, limit,
+                    'never', max_bad_rows)
 
 # %% ../../nbs/chess/06_dataset.ipynb #bdb8c967
 def _parse_expected_fen(
@@ -459,11 +527,13 @@ def _parse_expected_fen(
 ) -> Example:    # raises ValueError when the rules disagree with the file
     "An A prompt whose file gives only the next position; the rules give the rest."
     task = parse_prompt(item['prompt'])
-    if not isinstance(task, EnvTask): raise ValueError(f"expected_fen belongs to an A prompt: {item['prompt']!r}")
+    if not isinstance(task, EnvTask):
+        raise ValueError(f"expected_fen belongs to an A prompt: {item['prompt']!r}")
     task = _standard_task(task)
     t = transition(task.fen, task.uci, task.history)
     if t.fen != item['expected_fen']:
-        raise ValueError(f"expected_fen is not what the rules say: {item['expected_fen']!r}, not {t.fen!r}")
+        raise ValueError(
+            f"expected_fen is not what the rules say: {item['expected_fen']!r}, not {t.fen!r}")
     return Example(task, EnvAnswer(t.fen, t.reward, t.terminated, t.truncated))
 
 # %% ../../nbs/chess/06_dataset.ipynb #0a345a16
@@ -482,14 +552,18 @@ def _json_row(item, fix_best, env_ratio=0., seed=0):
         if 'evals' in item: return _position_example({c: item[c] for c in COLUMNS}, env_ratio, seed)
         return _text_row(item[fen], fix_best, env_ratio, seed)
     if 'messages' in item: item = dict(prompt=item['messages'], completion=item['messages'])
-    item = {name: _spoken(value, _SPEAKERS[name]) if name in _SPEAKERS else value for name, value in item.items()}
+    item = {
+        name: _spoken(value, _SPEAKERS[name]) if name in _SPEAKERS else value
+        for name, value in item.items()
+    }
     if not isinstance(item.get('prompt', ''), str):
         raise ValueError(f"a prompt must be text, not {type(item['prompt']).__name__}")
     if 'expected_fen' in item: return _parse_expected_fen(item)
     if 'text' in item: return parse_row(item['text'], fix_best)
     prompt, completion = item['prompt'], item['completion']
     apart = prompt[:1] in TASKS and not TASKS[prompt[0]].cut
-    return _from_parts(prompt, completion, fix_best) if apart else parse_row(prompt + completion, fix_best)
+    return (_from_parts(prompt, completion, fix_best) if apart else parse_row(
+        prompt + completion, fix_best))
 
 # %% ../../nbs/chess/06_dataset.ipynb #58f107c0
 _HUB_ROWS = 100_000   # rows taken from a hub dataset when no limit is set
@@ -513,36 +587,48 @@ def _hub_blocks(hub, repo, split):
                 with hub.open(f) as remote: yield from _parquet_blocks(remote, split, seen, f)
     except ValueError: raise
     except Exception as e:   # the client raises a dozen kinds; each means that the rows did not come
-        raise FileNotFoundError(f'cannot read dataset {repo!r} from the Hugging Face hub: {hub_failure(e)}; '
-                                f'or give a local file instead: {_FORMS}') from e
+        raise FileNotFoundError(
+            f'cannot read dataset {repo!r} from the Hugging Face hub: {hub_failure(e)}; '
+            f'or give a local file instead: {_FORMS}') from e
     if not files: raise ValueError(f'dataset {repo} has no parquet file')
 
 
 def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows, env_ratio=0., seed=0, fits=None):
-    "The first distinct rows of a split; a source with too many bad rows at its start is not read to its end."
-    if limit is None: warnings.warn(f'{repo}: taking the first {_HUB_ROWS:,} rows; set a limit for more', stacklevel=3)
-    return _collect(_hub_blocks(hub, repo, split), partial(_table_row, env_ratio=env_ratio, seed=seed), repo, split,
-                    limit or _HUB_ROWS, fix_best, max_bad_rows, stop_early=True, fits=fits)
+    """The first distinct rows of a split; a source with too many bad rows at its start is not read
+    to its end."""
+    if limit is None:
+        warnings.warn(f'{repo}: taking the first {_HUB_ROWS:,} rows; set a limit for more',
+                      stacklevel=3)
+    return _collect(_hub_blocks(hub, repo, split),
+                    partial(_table_row, env_ratio=env_ratio, seed=seed), repo, split, limit
+                    or _HUB_ROWS, fix_best, max_bad_rows, stop_early=True, fits=fits)
 
 # %% ../../nbs/chess/06_dataset.ipynb #e836c01c
 def shard_files(
     folder: Path,    # a directory of rows
 ) -> Iterable[Path]: # each checked, where there is a manifest.json, before it is read
-    "The parquet files of a directory in the order of their names, or those of its manifest. Raises ValueError when there are none, and for a file that has changed; warns of a set that is not finished."
+    """The parquet files of a directory in the order of their names, or those of its manifest.
+    Raises ValueError when there are none, and for a file that has changed; warns of a set that is
+    not finished."""
     if not (manifest := folder/'manifest.json').exists():
         if not (files := _parquet_files(folder)): raise ValueError(f'{folder} has no .parquet file')
         return files
     try:
         told = json.loads(manifest.read_text('utf-8'))
-        listed, rows = [(folder/f['name'], f['sha256']) for f in told['files']], sum(f.get('rows') or 0 for f in told['files'])
+        listed, rows = [(folder/f['name'], f['sha256'])
+                        for f in told['files']], sum(f.get('rows') or 0 for f in told['files'])
     except (KeyError, TypeError):
         raise ValueError(f'{manifest} does not list its files, each with name and sha256') from None
     if isinstance(wanted := told.get('positions'), int) and rows < wanted:
-        warnings.warn(f'{folder} is not finished: {rows} of {wanted} rows are there; the command that makes them goes on', stacklevel=2)
+        warnings.warn(
+            f'{folder} is not finished: {rows} of {wanted} rows are there; the command that makes them goes on',
+            stacklevel=2)
     return (_untouched(*file) for file in listed)
 
 
-def _parquet_files(folder): return sorted(f for f in folder.glob('*.parquet') if not f.name.startswith('.'))    # macOS keeps a ._ file beside each, on disks of others
+# macOS keeps a ._ file beside each, on disks of others
+def _parquet_files(folder):
+    return sorted(f for f in folder.glob('*.parquet') if not f.name.startswith('.'))
 
 
 def _untouched(path, sha256):
@@ -552,12 +638,14 @@ def _untouched(path, sha256):
     return path
 
 # %% ../../nbs/chess/06_dataset.ipynb #0e3d474d
-_MOST_BYTES = 2**30   # a larger source is checked each time: with a limit, reading all of it takes longer
+# a larger source is checked each time: with a limit, reading all of it takes longer
+_MOST_BYTES = 2**30
 
 def _json_items(path):
     "The items of a JSON list, as lines."
     items = json.loads(path.read_text(encoding='utf-8-sig'))
-    if not isinstance(items, list): raise ValueError(f'{path} must hold a JSON list, not a {type(items).__name__}')
+    if not isinstance(items, list):
+        raise ValueError(f'{path} must hold a JSON list, not a {type(items).__name__}')
     return map(json.dumps, items)
 
 
@@ -572,13 +660,16 @@ def _csv_items(path, lines):
 
 
 def _text_items(path):
-    "The raw rows of a text file. In a list of positions or games only names and remarks are not ASCII, in whatever encoding."
+    """The raw rows of a text file. In a list of positions or games only names and remarks are not
+    ASCII, in whatever encoding."""
     suffix = _suffix(path)
     chess_file = suffix in ('.fen', '.epd', '.pgn')
     with open(path, encoding='utf-8-sig', errors='replace' if chess_file else 'strict') as lines:
         if suffix == '.pgn': yield from pgn_rows(lines)
         elif suffix == '.csv': yield from _csv_items(path, lines)
-        else: yield from (line.rstrip('\n') for line in lines if line.strip() and not (chess_file and line.startswith('#')))
+        else:
+            yield from (line.rstrip('\n') for line in lines
+                        if line.strip() and not (chess_file and line.startswith('#')))
 
 # %% ../../nbs/chess/06_dataset.ipynb #0abea432
 def _file_blocks(path, split):
@@ -592,12 +683,15 @@ def _file_blocks(path, split):
         else:
             check_fetched(path)
             yield from _blocks(_json_items(path) if _suffix(path) == '.json' else _text_items(path))
-    except UnicodeDecodeError: raise ValueError(f'{path} cannot be read: it is not text in UTF-8') from None
+    except UnicodeDecodeError:
+        raise ValueError(f'{path} cannot be read: it is not text in UTF-8') from None
     except (pa.ArrowException, OSError, json.JSONDecodeError, csv.Error) as e:
         raise ValueError(f'{path} cannot be read: {str(e).splitlines()[0]}') from e
 
 
-def _embedded(): return importlib.resources.as_file(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet')
+def _embedded():
+    return importlib.resources.as_file(
+        importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet')
 
 
 def _embedded_blocks(split):
@@ -608,31 +702,46 @@ def _key(source, path, **how):
     "The key of a source's check; None where there is no file, or too much to read it twice."
     if isinstance(source, str) and source == 'positions':
         with _embedded() as f: return check_key([f], **how)
-    files = [*_parquet_files(path), *path.glob('manifest.json')] if path.is_dir() else [path] * path.is_file()
-    return check_key(files, **how) if files and sum(f.stat().st_size for f in files) < _MOST_BYTES else None
+    files = ([*_parquet_files(path), *path.glob('manifest.json')] if path.is_dir() else [path]*
+             path.is_file())
+    return (check_key(files, **how) if files and sum(f.stat().st_size
+                                                     for f in files) < _MOST_BYTES else None)
 
 
-def _json_line(line, fix_best, env_ratio, seed): return _json_row(json.loads(line), fix_best, env_ratio, seed)
+def _json_line(line, fix_best, env_ratio, seed):
+    return _json_row(json.loads(line), fix_best, env_ratio, seed)
 
 def _item_row(item, fix_best, env_ratio, seed):
     if not isinstance(item, Example): return _json_row(item, fix_best, env_ratio, seed)
-    return replace(item, target=item.target.repaired()) if fix_best and item.published_best else item
+    return (replace(item, target=item.target.repaired())
+            if fix_best and item.published_best else item)
 
 def _suffix(path): return '' if path.is_dir() else path.suffix.lower()
 
-_PARSERS = {'.jsonl': _json_line, '.ndjson': _json_line, '.json': _json_line, '.pgn': _game_row}   # of raw rows; `_table_row` for all others
+# of raw rows; `_table_row` for all others
+_PARSERS = {'.jsonl': _json_line, '.ndjson': _json_line, '.json': _json_line, '.pgn': _game_row}
 
 # %% ../../nbs/chess/06_dataset.ipynb #2bd7a15f
 def load_rows(
-    source: str|Path|Iterable, # 'positions' (embedded), a file with one of `SUFFIXES`, a directory of .parquet files, a hub dataset id, or any iterable of row texts, FENs or Examples
+    # 'positions' (embedded), a file with one of `SUFFIXES`, a directory of .parquet files, a hub
+    # dataset id, or any iterable of row texts, FENs or Examples
+    source: str|Path|Iterable,
     env_ratio: float = 0.2,    # share of A rows when the source is positions, 0 to 1
     seed: int = 0,             # see `read_positions`
-    split: str|None = None,    # 'train', 'eval', or None for both; decided by position, see `split_of`
-    limit: int|None = None,    # at most this many rows; no more is read and checked than needed. None: all of them (of a hub dataset the first 100,000)
-    fix_best: str = 'auto',    # repair published best moves: 'never', 'always', or 'auto': where the file has the defect
+    # 'train', 'eval', or None for both; decided by position, see `split_of`
+    split: str|None = None,
+    # at most this many rows; no more is read and checked than needed. None: all of them (of a hub
+    # dataset the first 100,000)
+    limit: int|None = None,
+    # repair published best moves: 'never', 'always', or 'auto': where the file has the defect
+    fix_best: str = 'auto',
     max_bad_rows: float = 0.05, # share of rows that may be unreadable, 0 to 1
-    cache: bool = False,       # of a file or directory, note in the user's cache folder which rows passed the checks, see `row_cache`
-    fits: Callable[[Example], object]|None = None, # raises ValueError for a row that counts as unreadable, too, such as `tokenizer.Context`: a model that cannot read a row must not meet it
+    # of a file or directory, note in the user's cache folder which rows passed the checks, see
+    # `row_cache`
+    cache: bool = False,
+    # raises ValueError for a row that counts as unreadable, too, such as `tokenizer.Context`: a
+    # model that cannot read a row must not meet it
+    fits: Callable[[Example], object]|None = None,
 ) -> Rows:                     # distinct prompts, in the order of the source
     "Rows from any source, checked, one example per prompt."
     check_split(split)
@@ -640,20 +749,25 @@ def load_rows(
         raise ValueError(f"fix_best must be 'auto', 'never' or 'always', not {fix_best!r}")
     how = dict(split=split, limit=limit, fix_best=fix_best, max_bad_rows=max_bad_rows, fits=fits)
     chosen = dict(env_ratio=env_ratio, seed=seed)
-    if not isinstance(source, (str, Path)): return _collect(_blocks(source), partial(_item_row, **chosen), 'rows', **how)
+    if not isinstance(source, (str, Path)):
+        return _collect(_blocks(source), partial(_item_row, **chosen), 'rows', **how)
     path = Path(source)
     if cache: how['key'] = _key(source, path, split=split, limit=limit, fits=fits, **chosen)
-    if isinstance(source, str) and source == 'positions': return _collect(_embedded_blocks(split), partial(_table_row, **chosen), 'positions', **how)
+    if isinstance(source, str) and source == 'positions':
+        return _collect(_embedded_blocks(split), partial(_table_row, **chosen), 'positions', **how)
     if path.exists():
         parse = partial(_PARSERS.get(_suffix(path), _table_row), **chosen)
         try: return _collect(_file_blocks(path, split), parse, str(path), **how)
         except ValueError as e:
             if _suffix(path) in _COMPRESSED: raise ValueError(f'{path} is compressed: unpack it first') from None
             if _suffix(path) in ('', *SUFFIXES): raise
-            raise ValueError(f'{e}; the suffix says how a file is read, and {path.suffix} is none of {_FORMS}') from e
+            raise ValueError(
+                f'{e}; the suffix says how a file is read, and {path.suffix} is none of {_FORMS}'
+            ) from e
     if path.parent != Path('.') and path.parent.is_dir():
-        raise FileNotFoundError(f'no data at {str(source)!r}: there is a directory {path.parent} here, '
-                                f'but no {path.name} in it')
+        raise FileNotFoundError(
+            f'no data at {str(source)!r}: there is a directory {path.parent} here, '
+            f'but no {path.name} in it')
     if re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', str(source)) and path.suffix not in SUFFIXES:
         how.pop('key', None)
         return _hub_rows(HfFileSystem(), str(source), **how, **chosen)
@@ -668,4 +782,5 @@ def check_labels(
 ) -> None:
     "Refuse P rows without labels. Raises ValueError with the first of them."
     if first := rows.unlabelled:
-        raise ValueError(f'{source} has positions without labels, the first is {first.fen!r}: {advice}')
+        raise ValueError(
+            f'{source} has positions without labels, the first is {first.fen!r}: {advice}')

@@ -37,11 +37,13 @@ class Analysis:
     "What the engine says about one position."
     fen: str                  # the position asked about
     moves: tuple[str, ...]    # up to 5 legal moves in UCI, best first
-    evals: tuple[float, ...]  # pawns, from the side to move; mate in n is 1000 - n/100, being mated the negative
+    # pawns, from the side to move; mate in n is 1000 - n/100, being mated the negative
+    evals: tuple[float, ...]
 
 # %% ../../nbs/chess/05_engine.ipynb #74e4479f
 def find_engine(
-    path: str|None = None, # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
+    # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
+    path: str|None = None,
 ) -> str|None:             # the executable, or None when there is none
     "Where Stockfish lives on this machine."
     if path: return shutil.which(path)
@@ -54,7 +56,8 @@ def require_engine(
 ) -> str:                  # the executable
     "Where Stockfish is, when it is required. Raises FileNotFoundError."
     if exe := find_engine(path): return exe
-    raise FileNotFoundError(f'no Stockfish found at {path or "PATH"}: install it or set STOCKFISH_PATH')
+    raise FileNotFoundError(
+        f'no Stockfish found at {path or "PATH"}: install it or set STOCKFISH_PATH')
 
 # %% ../../nbs/chess/05_engine.ipynb #2d94e461
 def score_to_pawns(
@@ -62,7 +65,8 @@ def score_to_pawns(
 ) -> float:                    # pawns; mates as in `Analysis`
     "A Stockfish score on the scale of the text format."
     if score.is_mate():
-        sign = 1 if score > chess.engine.Cp(0) else -1      # mate() is 0 for both sides of a mate on the board
+        # mate() is 0 for both sides of a mate on the board
+        sign = 1 if score > chess.engine.Cp(0) else -1
         return sign * round(1000 - abs(score.mate())/100, 2)
     return score.score() / 100
 
@@ -70,21 +74,24 @@ def score_to_pawns(
 def win_probability(
     pawns: float, # evaluation from the side to move
 ) -> float:       # expected share of the point for the side to move, 0 to 1
-    "Lichess's win percentage (fitted on human games), on which mates and +9 pawns are close together."
+    """Lichess's win percentage (fitted on human games), on which mates and +9 pawns are close
+    together."""
     return 1 / (1 + math.exp(-0.368208 * max(-100, min(100, pawns))))
 
 # %% ../../nbs/chess/05_engine.ipynb #fa6b8253
 def _exact_lines(engine, board, limit, wanted, only=None):
     "The deepest whole block of one search, as moves (UCI) with pawns; empty where there is none."
     deepest, best, block = 0, {}, {}
-    # game=object(): a new game for every position, so that a label does not depend on what was asked before it
+    # game=object(): a new game for every position, so that a label does not depend on what was
+    # asked before it
     with engine.analysis(board, limit, multipv=wanted, game=object(), root_moves=only) as search:
         for info in search:
             if not info.get('pv') or 'score' not in info: continue
             n, depth, move = info.get('multipv', 1), info.get('depth', 0), info['pv'][0]
             if n == 1: block, depth_of_block = {}, depth
-            fits = n == len(block) + 1 and depth == depth_of_block and move.uci() not in block and (not only or move in only)
-            if fits and 'lowerbound' not in info and 'upperbound' not in info: block[move.uci()] = score_to_pawns(info['score'].relative)
+            fits = (n == len(block) + 1 and depth == depth_of_block and move.uci() not in block and (not only or move in only))
+            if fits and 'lowerbound' not in info and 'upperbound' not in info:
+                block[move.uci()] = score_to_pawns(info['score'].relative)
             if len(block) == wanted and depth >= deepest: deepest, best = depth, block
     return best
 
@@ -94,7 +101,8 @@ def _by_rule(board, move):
     if board.is_insufficient_material() or board.is_seventyfive_moves(): return 0.0
     board.push(move)
     try:
-        if not any(board.legal_moves): return score_to_pawns(chess.engine.Mate(1)) if board.is_check() else 0.0
+        if not any(board.legal_moves):
+            return (score_to_pawns(chess.engine.Mate(1)) if board.is_check() else 0.0)
         return 0.0 if board.is_insufficient_material() or board.halfmove_clock >= 100 else None
     finally: board.pop()
 
@@ -112,29 +120,37 @@ class EngineSkills:
         nodes: int,  # search nodes, 1 or more
     ) -> chess.engine.Limit: # the nodes, or a depth in their place
         "The limit of a search that this engine keeps."
-        return chess.engine.Limit(nodes=nodes) if self.nodes else chess.engine.Limit(depth=max(1, round(math.log2(nodes)/2.5)))
+        return (chess.engine.Limit(nodes=nodes) if self.nodes else chess.engine.Limit(
+            depth=max(1, round(math.log2(nodes)/2.5))))
 
     def told(self,
         nodes: int, # search nodes, 1 or more
     ) -> str:       # one sentence; '' for an engine that does all
         "What this engine cannot do, and what is done instead."
-        found = {f'keeps no limit of nodes: depth {self.limit(nodes).depth} is asked for instead of {nodes:,} nodes': self.nodes,
-                 'does not search single moves: the move is played and the reply is searched': self.picks,
-                 'gives no more than one line: every legal move is searched by itself, which takes much longer': self.lines,
-                 'does not see a mate in one: do not expect good labels': self.mates}
+        found = {
+            f'keeps no limit of nodes: depth {self.limit(nodes).depth} is asked for instead of {nodes:,} nodes': self
+            .nodes,
+            'does not search single moves: the move is played and the reply is searched': self.
+            picks,
+            'gives no more than one line: every legal move is searched by itself, which takes much longer': self
+            .lines, 'does not see a mate in one: do not expect good labels': self.mates
+        }
         lacks = '; it '.join(said for said, can in found.items() if not can)
         return lacks and f'{self.name} {lacks}'
 
 # %% ../../nbs/chess/05_engine.ipynb #c5f113fb
 class EngineLost(RuntimeError):
-    "An engine died, hung or cannot answer, and is not started once more: there will be no more answers."
+    """An engine died, hung or cannot answer, and is not started once more: there will be no more
+    answers."""
 
 
 def _lines(engine, board, nodes, skills, wanted, only=None):
     "Moves with pawns, from the nodes or, where they do not suffice, from depth 1."
     for limit in (skills.limit(nodes), chess.engine.Limit(depth=1)):
         if found := _exact_lines(engine, board, limit, wanted, only): return found
-    raise EngineLost(f'{skills.name} cannot label {board.fen()!r}: it gives no exact values for {wanted} of its moves')
+    raise EngineLost(
+        f'{skills.name} cannot label {board.fen()!r}: it gives no exact values for {wanted} of its moves'
+    )
 
 
 def _worth(engine, board, move, nodes, skills):
@@ -143,7 +159,8 @@ def _worth(engine, board, move, nodes, skills):
     board.push(move)
     try: reply, = _lines(engine, board, nodes, skills, 1).values()
     finally: board.pop()
-    return 0.0 - reply if reply > -900 else round(-reply - 0.01, 2)     # a mate is one move further away
+    # a mate is one move further away
+    return 0.0 - reply if reply > -900 else round(-reply - 0.01, 2)
 
 
 def _label(engine, fen, uci, nodes, multipv, skills):
@@ -153,7 +170,8 @@ def _label(engine, fen, uci, nodes, multipv, skills):
     ended = {m.uci(): pawns for m in asked if (pawns := _by_rule(board, m)) is not None}
     going = [m for m in asked if m.uci() not in ended]
     if not going: found = {}
-    elif uci or not skills.lines: found = {m.uci(): _worth(engine, board, m, nodes, skills) for m in going}
+    elif uci or not skills.lines:
+        found = {m.uci(): _worth(engine, board, m, nodes, skills) for m in going}
     else:
         found = _lines(engine, board, nodes, skills, min(multipv, len(asked)))
         if skills.picks and any(found.get(m, pawns) != pawns for m, pawns in ended.items()):
@@ -167,13 +185,15 @@ def label_fault(
     moves: Iterable[str],    # of its label, UCI
     evals: Iterable[float],  # pawns, in the same order
 ) -> str:                    # one clause; '' where the rules have nothing to say against it
-    "What the rules say against a label: a move that ends the game has another value, or is missing though it is better than the last."
+    """What the rules say against a label: a move that ends the game has another value, or is
+    missing though it is better than the last."""
     board, listed = chess.Board(fen), dict(zip(moves, evals))
     for move in board.legal_moves:
         uci, pawns = move.uci(), _by_rule(board, move)
         if pawns is None: continue
         if listed.get(uci, pawns) != pawns: return f'{uci} is worth {pawns}, not {listed[uci]}'
-        if uci not in listed and pawns > min(listed.values()): return f'{uci}, worth {pawns}, is missing'
+        if uci not in listed and pawns > min(listed.values()):
+            return f'{uci}, worth {pawns}, is missing'
     return ''
 
 # %% ../../nbs/chess/05_engine.ipynb #79accb7a
@@ -183,8 +203,11 @@ def start_fault(
     hello: str = 'uci',   # what it had to answer
 ) -> str:                 # one clause
     "Why an engine did not start or ended, for a sentence."
-    if isinstance(error, TimeoutError): return f'no answer to `{hello}` in {timeout:g} s' + ': is it started as a UCI engine?'*(hello == 'uci')
-    if isinstance(error, (chess.engine.EngineTerminatedError, CancelledError)): return 'its process ended'
+    if isinstance(error, TimeoutError):
+        return (f'no answer to `{hello}` in {timeout:g} s' + ': is it started as a UCI engine?'*
+                (hello == 'uci'))
+    if isinstance(error, (chess.engine.EngineTerminatedError, CancelledError)):
+        return 'its process ended'
     return str(error)
 
 # %% ../../nbs/chess/05_engine.ipynb #831842f3
@@ -198,13 +221,17 @@ _WISHES = {'Threads': 1, 'Hash': 16, 'OwnBook': False}
 def _offered(options):
     "Of what we wish, what an engine offers, within its limits."
     found = {name: (value, options[name]) for name, value in _WISHES.items() if name in options}
-    return {name: value if o.type != 'spin' else max(o.min, min(o.max, value)) for name, (value, o) in found.items()}
+    return {
+        name: value if o.type != 'spin' else max(o.min, min(o.max, value))
+        for name, (value, o) in found.items()
+    }
 
 
 def kill_engine(
     running: chess.engine.SimpleEngine, # started with setpgrp=True
 ) -> None:
-    "End an engine and all that it started: behind a wrapper script stands another process, and some programs go on for ever when nobody listens."
+    """End an engine and all that it started: behind a wrapper script stands another process, and
+    some programs go on for ever when nobody listens."""
     try: os.killpg(running.transport.get_pid(), signal.SIGKILL)
     except ProcessLookupError: pass     # it has ended
 
@@ -230,7 +257,8 @@ class _Engine:
             try: return self._ask_once(question, *args)
             except _FAILURES as error:
                 self.close()
-                self.reason = f'no answer in {self.timeout:g} s' if self.late else start_fault(error, self.timeout)
+                self.reason = (f'no answer in {self.timeout:g} s' if self.late else start_fault(
+                    error, self.timeout))
                 self.running, self.failures = None, self.failures + 1
                 if self.failures == 1: self.count_restart()
         raise EngineLost(f'the engine {self.path} was lost twice: {self.reason}')
@@ -238,7 +266,8 @@ class _Engine:
     def _ask_once(self, question, *args):
         self.late = False
         if not self.running:
-            self.running = chess.engine.SimpleEngine.popen_uci(self.path, timeout=self.timeout, setpgrp=True)
+            self.running = chess.engine.SimpleEngine.popen_uci(self.path, timeout=self.timeout,
+                                                               setpgrp=True)
             self.running.configure(_offered(self.running.options))
         killer = threading.Timer(self.timeout, self.kill)
         killer.start()
@@ -249,7 +278,8 @@ class _Engine:
 def engine_version(
     path: str,             # the engine's executable
     timeout: float = 10.0, # seconds it may take; EngineLost when it does not answer
-) -> str:                  # the name it gives itself, e.g. 'Stockfish 15.1'; of its file where it gives none
+# the name it gives itself, e.g. 'Stockfish 15.1'; of its file where it gives none
+) -> str:
     "Ask an engine for its name."
     return _ask_new(path, timeout, lambda running: running.id.get('name') or Path(path).name)
 
@@ -273,8 +303,11 @@ def _hushed():
 
 
 def _not_of_an_engine(record):
-    "A fault of an engine is reported once, by the exception that it raises: not again by asyncio, whenever the search that it ended is collected, or the process of an engine that did not start is gone."
-    return not (record.exc_info and isinstance(record.exc_info[1], chess.engine.EngineError) or record.msg == 'Loop %r that handles pid %r is closed')
+    """A fault of an engine is reported once, by the exception that it raises: not again by asyncio,
+    whenever the search that it ended is collected, or the process of an engine that did not start
+    is gone."""
+    return not (record.exc_info and isinstance(record.exc_info[1], chess.engine.EngineError)
+                or record.msg == 'Loop %r that handles pid %r is closed')
 
 logging.getLogger('asyncio').addFilter(_not_of_an_engine)
 
@@ -284,7 +317,8 @@ _PROBED = 5000     # nodes, at most
 def _keeps_nodes(engine, nodes, wanted=1):
     "Does a search of the start position end near its limit of nodes?"
     nodes, seen = min(nodes, _PROBED), 0
-    with engine.analysis(chess.Board(), chess.engine.Limit(nodes=nodes), multipv=wanted, game=object()) as search:
+    with engine.analysis(chess.Board(), chess.engine.Limit(nodes=nodes), multipv=wanted,
+                         game=object()) as search:
         for info in search:
             seen = max(seen, info.get('nodes', 0))
             if seen > 4*nodes + _PROBED: search.stop()
@@ -294,7 +328,8 @@ def _keeps_nodes(engine, nodes, wanted=1):
 def _skills_of(engine, name, nodes, multipv):
     several, move = 'MultiPV' in engine.options, chess.Move.from_uci('h2h3')
     keeps = _keeps_nodes(engine, nodes, multipv if several else 1)
-    with engine.analysis(chess.Board(), chess.engine.Limit(depth=1), game=object(), root_moves=[move]) as search:
+    with engine.analysis(chess.Board(), chess.engine.Limit(depth=1), game=object(),
+                         root_moves=[move]) as search:
         picks = {info['pv'][0] for info in search if info.get('pv')} == {move}
     found = EngineSkills(name, keeps, picks, several or multipv == 1)
     mate = chess.Board('rnbqkbnr/pppp1ppp/8/4p3/6P1/5P2/PPPPP2P/RNBQKBNR b KQkq - 0 2')
@@ -309,7 +344,10 @@ def probe_engine(
     timeout: float = 10.0, # seconds it may take; EngineLost when it does not answer
 ) -> EngineSkills:
     "Try what an engine can do. Raises EngineLost when it gives no exact value."
-    return _ask_new(path, timeout, lambda running: _skills_of(running, running.id.get('name') or Path(path).name, nodes, multipv))
+    return _ask_new(
+        path, timeout,
+        lambda running: _skills_of(running,
+                                   running.id.get('name') or Path(path).name, nodes, multipv))
 
 
 def kept_limit(
@@ -335,7 +373,8 @@ def _start_worker(path, timeout, restarts):
     _engine = _Engine(path, timeout, count)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()   # a death is reported once, by `EngineLost`
-    multiprocessing.util.Finalize(None, _engine.close, exitpriority=10)   # its thread would keep the worker alive
+    # its thread would keep the worker alive
+    multiprocessing.util.Finalize(None, _engine.close, exitpriority=10)
     threading.Thread(target=_leave_with_owner, daemon=True).start()
 
 
@@ -345,7 +384,8 @@ def _leave_with_owner():
     os._exit(1)
 
 
-def _answer(fen, uci, nodes, multipv, skills): return _engine.ask(_label, fen, uci, nodes, multipv, skills)
+def _answer(fen, uci, nodes, multipv, skills):
+    return _engine.ask(_label, fen, uci, nodes, multipv, skills)
 
 # %% ../../nbs/chess/05_engine.ipynb #ab28a294
 _MEMORY = ':memory:'     # sqlite's name for no file
@@ -356,23 +396,27 @@ class _Cache:
     def __init__(self, path, nodes, engine):
         self.nodes, self.engine = nodes, f'{engine}: {_WAY}'
         try: self._open(str(path or _MEMORY))
-        except sqlite3.Error as error: raise ValueError(f'the engine cache {self.path!r} cannot be used: {error}') from None
+        except sqlite3.Error as error:
+            raise ValueError(f'the engine cache {self.path!r} cannot be used: {error}') from None
 
     def _open(self, path):
         self.path = path
         self.db = sqlite3.connect(path, timeout=60)
-        self.db.execute('create table if not exists labels (fen text, nodes int, multipv int, engine text, '
-                        'answer text, primary key (fen, nodes, multipv, engine))')
+        self.db.execute(
+            'create table if not exists labels (fen text, nodes int, multipv int, engine text, '
+            'answer text, primary key (fen, nodes, multipv, engine))')
 
     def get(self, question, multipv):
-        row = self._try(lambda: self.db.execute('select answer from labels where fen=? and nodes=? and multipv=? and engine=?',
-                                                (question, self.nodes, multipv, self.engine)).fetchone())
+        row = self._try(lambda: self.db.execute(
+            'select answer from labels where fen=? and nodes=? and multipv=? and engine=?',
+            (question, self.nodes, multipv, self.engine)).fetchone())
         return json.loads(row[0]) if row else None
 
     def put(self, answers, multipv):
         rows = [(q, self.nodes, multipv, self.engine, json.dumps(a)) for q, a in answers.items()]
         def write():
-            with self.db: self.db.executemany('insert or replace into labels values (?,?,?,?,?)', rows)
+            with self.db:
+                self.db.executemany('insert or replace into labels values (?,?,?,?,?)', rows)
         self._try(write)
 
     def _try(self, work):
@@ -381,13 +425,16 @@ class _Cache:
         except sqlite3.ProgrammingError: raise      # the pool is closed
         except sqlite3.Error as error:
             if self.path == _MEMORY: raise
-            warnings.warn(f'the engine cache {self.path!r} is of no use any more ({error}): answers are kept in memory')
+            warnings.warn(
+                f'the engine cache {self.path!r} is of no use any more ({error}): answers are kept in memory'
+            )
             self.db.close()
             self._open(_MEMORY)
             return work()
 
 # %% ../../nbs/chess/05_engine.ipynb #312cc5b2
-_HARMLESS = chess.STATUS_BAD_CASTLING_RIGHTS | chess.STATUS_INVALID_EP_SQUARE   # the engine ignores them
+# the engine ignores them
+_HARMLESS = chess.STATUS_BAD_CASTLING_RIGHTS | chess.STATUS_INVALID_EP_SQUARE
 
 
 def _check_question(fen, uci=None):
@@ -403,15 +450,18 @@ def _started(workers, exe, timeout):
     "Worker processes with one engine each, and a counter of restarted engines."
     processes = multiprocessing.get_context('spawn')
     restarts = processes.Value('i', 0)
-    return ProcessPoolExecutor(workers or os.cpu_count(), processes, _start_worker, (exe, timeout, restarts)), restarts
+    return ProcessPoolExecutor(workers or os.cpu_count(), processes, _start_worker,
+                               (exe, timeout, restarts)), restarts
 
 
 def _answers(workers, cache, questions, nodes, multipv, skills):
-    "The answer to every question: from the cache, else from the workers. Raises EngineLost after ending the workers."
+    """The answer to every question: from the cache, else from the workers. Raises EngineLost after
+    ending the workers."""
     found, fresh = {q: cache.get(q, multipv) for q in questions}, {}
     asked = dict.fromkeys(q for q in questions if found[q] is None)
     try:
-        for q in asked: asked[q] = workers.submit(_answer, *questions[q], nodes, multipv, skills)   # fails where a worker died since the last question
+        # fails where a worker died since the last question
+        for q in asked: asked[q] = workers.submit(_answer, *questions[q], nodes, multipv, skills)
         for q, answer in asked.items(): fresh[q] = answer.result()
     except (EngineLost, BrokenProcessPool) as error: raise EngineLost(str(error)) from None
     finally:
@@ -423,12 +473,16 @@ def _answers(workers, cache, questions, nodes, multipv, skills):
 class EnginePool(contextlib.AbstractContextManager):
     "Engines in worker processes, started when first needed, that live until the pool is closed."
     def __init__(self,
-        nodes: int = 1000,           # search nodes per question, more where they do not suffice for depth 1: an even cost, unlike depth
+        # search nodes per question, more where they do not suffice for depth 1: an even cost,
+        # unlike depth
+        nodes: int = 1000,
         multipv: int = 5,            # how many best moves `analyse` gives
         workers: int = 1,            # engine processes; 0 uses every core
         path: str|None = None,       # see `find_engine`; FileNotFoundError when there is none
-        cache: str|Path|None = None, # SQLite file of earlier answers; None keeps them as long as the pool
-        timeout: float = 10.0,       # seconds after which a search is stopped and its engine restarted
+        # SQLite file of earlier answers; None keeps them as long as the pool
+        cache: str|Path|None = None,
+        # seconds after which a search is stopped and its engine restarted
+        timeout: float = 10.0,
     ):
         self.nodes, self.multipv, self.lost, exe = nodes, multipv, None, require_engine(path)
         self.skills = probe_engine(exe, nodes, multipv, timeout)
@@ -442,7 +496,8 @@ class EnginePool(contextlib.AbstractContextManager):
         return self._restarts.value
 
     def analyse(self,
-        fens: Iterable[str], # valid positions with at least one legal move; ValueError names one that is not
+        # valid positions with at least one legal move; ValueError names one that is not
+        fens: Iterable[str],
     ) -> list[Analysis]:     # in the order asked; a position that comes twice is asked once
         "The best moves of many positions. Raises EngineLost when an engine fails twice."
         fens = list(fens)
@@ -451,9 +506,11 @@ class EnginePool(contextlib.AbstractContextManager):
         return [Analysis(fen, *map(tuple, found[fen])) for fen in fens]
 
     def values(self,
-        pairs: Iterable[tuple[str, str]], # position and legal move in UCI; ValueError names a move that is not legal
+        # position and legal move in UCI; ValueError names a move that is not legal
+        pairs: Iterable[tuple[str, str]],
     ) -> list[float]:                     # pawns, from the side to move, in the order asked
-        "What single moves are worth, each searched by itself with the same nodes. Raises EngineLost when an engine fails twice."
+        """What single moves are worth, each searched by itself with the same nodes. Raises
+        EngineLost when an engine fails twice."""
         pairs = list(pairs)
         for fen, uci in dict.fromkeys(pairs): _check_question(fen, uci)
         found = self._ask({f'{fen} {uci}': (fen, uci) for fen, uci in pairs}, 1)
@@ -480,19 +537,23 @@ def analyse_positions(
     cache: str|Path|None = None, # SQLite file of earlier answers; None keeps nothing
     timeout: float = 10.0,     # seconds after which a search is stopped and its engine restarted
 ) -> Iterator[Analysis]:       # in the order asked
-    "Ask Stockfish about many positions. Raises FileNotFoundError when there is no engine, EngineLost when one fails twice."
+    """Ask Stockfish about many positions. Raises FileNotFoundError when there is no engine,
+    EngineLost when one fails twice."""
     fens = iter(fens)
     with EnginePool(nodes, multipv, workers, path, cache, timeout) as pool:
-        while chunk := list(islice(fens, 250 * (workers or os.cpu_count()))): yield from pool.analyse(chunk)
+        while chunk := list(islice(fens, 250*(workers or os.cpu_count()))):
+            yield from pool.analyse(chunk)
 
 # %% ../../nbs/chess/05_engine.ipynb #38d6e976
-_SPREADS, _SLIPS = (0.02, 0.05, 0.1, 0.2), (0.0, 0.02, 0.1, 0.2)   # in expected score; share of the half-moves
+# in expected score; share of the half-moves
+_SPREADS, _SLIPS = (0.02, 0.05, 0.1, 0.2), (0.0, 0.02, 0.1, 0.2)
 
 class _Game:
     "One game in progress."
     def __init__(self, rng):
         self.rng, self.board = rng, chess.Board()
-        self.spread, self.slips, self.en_passant = rng.choice(_SPREADS), rng.choice(_SLIPS), rng.choice(['legal', 'fen'])
+        self.spread, self.slips, self.en_passant = rng.choice(_SPREADS), rng.choice(
+            _SLIPS), rng.choice(['legal', 'fen'])
         for _ in range(rng.randint(0, 6)):
             if not (moves := list(self.board.legal_moves)): break     # mated already
             self.board.push(rng.choices(moves, [move_weight(self.board, m) for m in moves])[0])
@@ -507,14 +568,16 @@ class _Game:
                         ' '.join(m.uci() for m in self.board.move_stack[-10:]), phase)
 
     def play(self, analysis):
-        if self.rng.random() < self.slips: return self.board.push(self.rng.choice(list(self.board.legal_moves)))
+        if self.rng.random() < self.slips:
+            return self.board.push(self.rng.choice(list(self.board.legal_moves)))
         worth = [win_probability(e) for e in analysis.evals]
         odds = [math.exp((w - max(worth))/self.spread) for w in worth]
         self.board.push_uci(self.rng.choices(analysis.moves, odds)[0])
 
 # %% ../../nbs/chess/05_engine.ipynb #0f4b14bd
 def played_positions(
-    analyse: Callable[[list[str]], list[Analysis]], # such as `EnginePool.analyse`; one answer per FEN, in order
+    # such as `EnginePool.analyse`; one answer per FEN, in order
+    analyse: Callable[[list[str]], list[Analysis]],
     seed: int|str = 0,      # same seed and same answers, same positions
     side_by_side: int = 16, # games that go on at the same time
 ) -> Iterator[tuple[Position, Analysis]]: # without end; none repeated (see `position_key`)

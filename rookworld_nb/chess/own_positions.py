@@ -35,17 +35,21 @@ def looks_like_fen(
 _OPERATION = re.compile(r'(?<=[;\s])(hmvc|fmvn)\s+(\d+)\s*(?:;|$)')
 
 def _clocks(words, text):
-    "The half-move clock and the move number of a FEN, or those that an EPD has among its operations."
+    """The half-move clock and the move number of a FEN, or those that an EPD has among its
+    operations."""
     if len(words) > 5 and words[4].isdigit() and words[5].isdigit(): return words[4:6]
-    if len(words) > 4 and not words[4][0].isalpha(): raise ValueError(f'neither a FEN of six fields nor an EPD: {text!r}')
+    if len(words) > 4 and not words[4][0].isalpha():
+        raise ValueError(f'neither a FEN of six fields nor an EPD: {text!r}')
     told = dict(_OPERATION.findall(text))
     return [told.get('hmvc', '0'), told.get('fmvn', '1')]
 
 
 def read_fen(
     text: str, # six fields; or four, and the operations of an EPD
-) -> str:      # the FEN as python-chess prints it: an en-passant square only when a legal capture exists
-    "The position of a line. Raises ValueError when it is none, is impossible, or when nobody can move."
+# the FEN as python-chess prints it: an en-passant square only when a legal capture exists
+) -> str:
+    """The position of a line. Raises ValueError when it is none, is impossible, or when nobody can
+    move."""
     words = re.split(r'[\s;]+', text.strip(' \n;'))
     if len(words) < 4: raise ValueError(f'neither a FEN of six fields nor an EPD: {text!r}')
     board = chess.Board(' '.join([*words[:4], *_clocks(words, text)]))
@@ -84,7 +88,8 @@ _ASIDE = re.compile(r'\{[^}]*\}|;[^\n]*|\$\d+')
 _RESULTS = {'1-0', '0-1', '1/2-1/2', '1/2', '*', '½-½'}
 
 def _main_line(text):
-    "The text without comments, NAGs and variations, up to one that is never closed; what is wrong, or ''."
+    """The text without comments, NAGs and variations, up to one that is never closed; what is
+    wrong, or ''."""
     text = _ASIDE.sub(' ', text)
     while text != (text := re.sub(r'\([^()]*\)', ' ', text)): pass
     for mark, what in (('{', 'a comment'), ('(', 'a variation')):
@@ -92,7 +97,9 @@ def _main_line(text):
     return text.replace(')', ' '), ''
 
 
-def _is_move(word): return word == '--' or any(map(str.isalnum, word)) and not re.fullmatch(r'\d+\.*|e\.?p\.?', word)
+def _is_move(word):
+    return (word == '--'
+            or any(map(str.isalnum, word)) and not re.fullmatch(r'\d+\.*|e\.?p\.?', word))
 
 
 def _games(lines):
@@ -121,7 +128,8 @@ def _start(header):
     "The board that a game begins with. Raises ValueError."
     header = {name: header[name] for name in ('FEN', 'Variant') if header.get(name)}
     board = chess.pgn.Headers(header).board()
-    if type(board) is not chess.Board: raise ValueError(f"the variant {header['Variant']!r} is not standard chess")
+    if type(board) is not chess.Board:
+        raise ValueError(f"the variant {header['Variant']!r} is not standard chess")
     check_possible(board)
     parse_prompt(f'P: {board.fen()}')
     return board
@@ -152,7 +160,8 @@ def _game_rows(number, header, words, flaw):
         move = None
         try: move = word and _read_move(board, word)
         except ValueError as e: flaw = str(e)
-        if move or any(board.legal_moves): yield dict(fen=_standard_fen(board), history=' '.join(past))
+        if move or any(board.legal_moves):
+            yield dict(fen=_standard_fen(board), history=' '.join(past))
         if not move: break
         past.append(board.uci(move, chess960=False))
         board.push(move)
@@ -161,6 +170,7 @@ def _game_rows(number, header, words, flaw):
 # %% ../../nbs/chess/10_own_positions.ipynb #196aac5f
 def pgn_rows(
     lines: Iterable[str], # of a PGN file
-) -> Iterator[dict|Flaw]: # fen and history of every position with a legal move, game by game, as they are read
+# fen and history of every position with a legal move, game by game, as they are read
+) -> Iterator[dict|Flaw]:
     "The positions of the main lines of all games."
     for number, game in enumerate(_games(lines), 1): yield from _game_rows(number, *game)

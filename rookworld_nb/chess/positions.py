@@ -18,23 +18,30 @@ import chess
 @dataclass(frozen=True)
 class Position:
     "A position and how it was reached."
-    fen: str       # as python-chess prints it: an en-passant square only when a legal capture exists
-    history: str   # up to the last 10 half-moves in UCI, oldest first, one space between; '' at the start of a game
+    # as python-chess prints it: an en-passant square only when a legal capture exists
+    fen: str
+    # up to the last 10 half-moves in UCI, oldest first, one space between; '' at the start of a
+    # game
+    history: str
     phase: str     # 'opening', 'middlegame' or 'endgame'
 
 # %% ../../nbs/chess/04_positions.ipynb #b62b96a1
 def _can_take_en_passant(fen):
-    "Is there a legal en-passant capture? True for a FEN that cannot be read, so that it stays as it is."
+    """Is there a legal en-passant capture? True for a FEN that cannot be read, so that it stays as
+    it is."""
     try: return chess.Board(fen).has_legal_en_passant()
     except ValueError: return True
 
 # %% ../../nbs/chess/04_positions.ipynb #a302c07f
 def position_key(
     fen: str, # any FEN
-) -> str:     # board, side to move, castling, en passant where the capture is legal: what makes two positions the same
+# board, side to move, castling, en passant where the capture is legal: what makes two positions the
+# same
+) -> str:
     "What identifies a position when rows are deduplicated and split; clocks are left out."
     words = fen.split()[:4]
-    if len(words) == 4 and words[3] != '-' and not _can_take_en_passant(' '.join(words)): words[3] = '-'
+    if len(words) == 4 and words[3] != '-' and not _can_take_en_passant(' '.join(words)):
+        words[3] = '-'
     return ' '.join(words)
 
 # %% ../../nbs/chess/04_positions.ipynb #0acfd170
@@ -49,7 +56,8 @@ def split_of(
     position: str|int,        # any FEN, or its `position_hash`
     eval_share: float = 0.05, # share of all positions that belong to 'eval', 0 to 1
 ) -> str:                     # 'train' or 'eval'
-    "The split a position belongs to, decided by a hash of the position alone: the same on every machine, for every file."
+    """The split a position belongs to, decided by a hash of the position alone: the same on every
+    machine, for every file."""
     h = position if isinstance(position, int) else position_hash(position)
     return 'eval' if h < eval_share * 2**64 else 'train'
 
@@ -58,7 +66,8 @@ def check_split(
     split: str|None, # the positions that are asked for; None: of both splits
 ) -> None:
     "Refuse what no position belongs to. Raises ValueError."
-    if split not in (None, 'train', 'eval'): raise ValueError(f"split must be 'train', 'eval' or None, not {split!r}")
+    if split not in (None, 'train', 'eval'):
+        raise ValueError(f"split must be 'train', 'eval' or None, not {split!r}")
 
 # %% ../../nbs/chess/04_positions.ipynb #8cfc30ac
 _CENTRE = {chess.D4, chess.E4, chess.D5, chess.E5}
@@ -69,7 +78,8 @@ def move_weight(
     move: chess.Move,   # a legal move
     captures: float = 1.0, # factor for a capture
 ) -> float:             # relative probability, positive
-    "How likely the generator is to play a move: centre squares, development, castling and (by choice) captures weigh more."
+    """How likely the generator is to play a move: centre squares, development, castling and (by
+    choice) captures weigh more."""
     piece, w = board.piece_type_at(move.from_square), 1.0
     if move.to_square in _CENTRE: w *= 3
     if piece in (chess.KNIGHT, chess.BISHOP) and move.from_square in _MINOR_HOME: w *= 3
@@ -82,7 +92,8 @@ def _play_out(
     rng: random.Random,   # source of every choice
     plies: int,           # half-moves to play, at most
     captures: float = 1.0,# factor for captures, see `move_weight`
-    max_pieces: int = 32, # stop as soon as this many pieces or fewer are left (32: never stop early)
+    # stop as soon as this many pieces or fewer are left (32: never stop early)
+    max_pieces: int = 32,
 ) -> chess.Board:         # the position reached, with its move stack
     "Play weighted random moves from the start position."
     board = chess.Board()
@@ -95,7 +106,8 @@ def _play_out(
 
 def _draw_position(
     rng: random.Random, # source of every choice
-    phase: str,         # 'opening' (0-7 plies), 'middlegame' (8-20 plies) or 'endgame' (fewer than 14 pieces)
+    # 'opening' (0-7 plies), 'middlegame' (8-20 plies) or 'endgame' (fewer than 14 pieces)
+    phase: str,
 ) -> chess.Board|None:  # None when the game ended or the phase was not reached
     "One try at a position of the given phase."
     if phase == 'opening': board = _play_out(rng, rng.randint(0, 7))
@@ -113,15 +125,18 @@ def generate_positions(
     seed: int = 0,   # same seed, same positions, in the same order
     mix: dict|None = None, # share of each phase; `MIX` when None
 ) -> Iterator[Position]: # distinct by `position_key`
-    "Positions for training and evaluation: each draw is 20 % opening, 60 % middlegame, 20 % endgame, and none is kept twice."
+    """Positions for training and evaluation: each draw is 20 % opening, 60 % middlegame, 20 %
+    endgame, and none is kept twice."""
     rng, seen, made, tries = random.Random(seed), set(), 0, 0
     mix = mix or MIX
-    if unknown := mix.keys() - MIX.keys(): raise ValueError(f'mix must name {", ".join(MIX)}, not {sorted(unknown)[0]!r}')
+    if unknown := mix.keys() - MIX.keys():
+        raise ValueError(f'mix must name {", ".join(MIX)}, not {sorted(unknown)[0]!r}')
     while made < n:
         phase = rng.choices(list(mix), mix.values())[0]
         board = _draw_position(rng, phase)
         tries += 1
-        if tries > 50*n + 1000: raise ValueError(f'only {made} distinct positions found for n={n} with mix {mix}')
+        if tries > 50*n + 1000:
+            raise ValueError(f'only {made} distinct positions found for n={n} with mix {mix}')
         if board is None or (key := position_key(fen := board.fen())) in seen: continue
         seen.add(key)
         made += 1
@@ -130,10 +145,14 @@ def generate_positions(
 # %% ../../nbs/chess/04_positions.ipynb #ce409214
 def _some_piece_goes(a, b):
     "Is there any piece that goes from square a to square b on an empty board?"
-    files, ranks = abs(chess.square_file(a) - chess.square_file(b)), abs(chess.square_rank(a) - chess.square_rank(b))
+    files, ranks = abs(chess.square_file(a) -
+                       chess.square_file(b)), abs(chess.square_rank(a) - chess.square_rank(b))
     return a != b and (0 in (files, ranks) or files == ranks or {files, ranks} == {1, 2})
 
-_MOVES = [chess.Move(a, b).uci() for a in chess.SQUARES for b in chess.SQUARES if _some_piece_goes(a, b)]
+
+_MOVES = [
+    chess.Move(a, b).uci() for a in chess.SQUARES for b in chess.SQUARES if _some_piece_goes(a, b)
+]
 
 # %% ../../nbs/chess/04_positions.ipynb #b9fca818
 def choose_move(
@@ -141,11 +160,15 @@ def choose_move(
     rng: random.Random, # source of every choice
     illegal: float = 0.05, # how often an illegal move is tried, 0 to 1
     mates: float = 0.9, # how often a mate in one is played when there is one, 0 to 1
-    counts: Counter|None = None, # how often each move has been seen, UCI; rare ones are preferred. None: all alike
+    # how often each move has been seen, UCI; rare ones are preferred. None: all alike
+    counts: Counter|None = None,
 ) -> str:               # UCI
     "The move of an A row: any legal move, with rare outcomes made more frequent."
     if rng.random() < illegal:
-        own = [m for m in rng.sample(_MOVES, 40) if board.color_at(chess.parse_square(m[:2])) == board.turn]
+        own = [
+            m for m in rng.sample(_MOVES, 40)
+            if board.color_at(chess.parse_square(m[:2])) == board.turn
+        ]
         move = own[0] if own and rng.random() < 0.7 else rng.choice(_MOVES)
         if chess.Move.from_uci(move) not in board.legal_moves: return move
     legal = list(board.legal_moves)

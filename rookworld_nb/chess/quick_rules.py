@@ -29,7 +29,8 @@ _JUMPS = tuple((a, b) for a, b in product((-2, -1, 1, 2), repeat=2) if abs(a) !=
 def _line(square, step, most=7):
     "The squares reached in equal steps, up to the edge of the board."
     (row, column), line = divmod(square, 8), []
-    while len(line) < most and 0 <= (row := row + step[0]) < 8 and 0 <= (column := column + step[1]) < 8:
+    while len(line) < most and 0 <= (row := row + step[0]) < 8 and 0 <= (column :=
+                                                                         column + step[1]) < 8:
         line.append(8*row + column)
     return line
 
@@ -47,10 +48,12 @@ _GAITS = (  # piece, its steps, how many of them, onto empty squares, onto enemi
     ('P', ((-1, 0),), 2, True, False), ('P', ((-1, -1), (-1, 1)), 1, False, True))
 
 def _ways(side):
-    "{move: (start, end, who goes there when empty, who takes there, squares between)}, as a side sees it."
+    """{move: (start, end, who goes there when empty, who takes there, squares between)}, as a side
+    sees it."""
     names, ways = [chess.SQUARE_NAMES[i ^ (56 if side == 'w' else 7)] for i in range(64)], {}
     for (piece, steps, most, goes, takes), start in product(_GAITS, range(64)):
-        for line in (_line(start, step, 1 if piece == 'P' and start < 48 else most) for step in steps):
+        for line in (_line(start, step, 1 if piece == 'P' and start < 48 else most)
+                     for step in steps):
             for n, end in enumerate(line):
                 for promotion in 'qrbn' if piece == 'P' and end < 8 else ['']:
                     move = names[start] + names[end] + promotion
@@ -63,16 +66,18 @@ _WAYS = {side: _ways(side) for side in 'wb'}
 
 # %% ../../nbs/chess/02_quick_rules.ipynb #40cf2b6d
 _SLIDERS = ((_STRAIGHT, {'r', 'q'}), (_DIAGONAL, {'b', 'q'}))
-_LINES = [[(line, sliders) for steps, sliders in _SLIDERS for step in steps if (line := _line(king, step))]
-          for king in range(64)]
+_LINES = [[(line, sliders) for steps, sliders in _SLIDERS for step in steps
+           if (line := _line(king, step))] for king in range(64)]
 _SIGHTS = [[(_slice(line), sliders) for line, sliders in lines] for lines in _LINES]
 
 def _near(king, steps):
-    "A reader of the squares one such step from the king (and its own square twice, so that there is always something to read)."
+    """A reader of the squares one such step from the king (and its own square twice, so that there
+    is always something to read)."""
     return itemgetter(king, king, *(i for step in steps for i in _line(king, step, 1)))
 
 
-_NEAR = [[_near(king, steps) for steps in (_JUMPS, _STRAIGHT + _DIAGONAL, ((-1, -1), (-1, 1)))] for king in range(64)]
+_NEAR = [[_near(king, steps) for steps in (_JUMPS, _STRAIGHT + _DIAGONAL, ((-1, -1), (-1, 1)))]
+         for king in range(64)]
 
 def _attacked(squares, king):
     "Does an enemy attack the king that stands there?"
@@ -88,7 +93,9 @@ def _moved(squares, start, end, piece):
     return f'{squares[:end]}{piece}{squares[end+1:]}'
 
 # %% ../../nbs/chess/02_quick_rules.ipynb #0d30b70f
-_BEHIND = [{i: (_slice(line), sliders) for line, sliders in lines for i in line} for lines in _LINES]
+_BEHIND = [{i: (_slice(line), sliders)
+            for line, sliders in lines
+            for i in line} for lines in _LINES]
 
 def _safe(squares, start, end, king, check):
     "Is the king safe after a move that the piece can make?"
@@ -100,12 +107,14 @@ def _safe(squares, start, end, king, check):
     return after[line].lstrip('.')[:1] not in sliders
 
 # %% ../../nbs/chess/02_quick_rules.ipynb #4156bb48
-_CASTLINGS = {'w': {'e1g1': ('K', 61, 63), 'e1c1': ('Q', 59, 56)},   # the right, the square passed, the rook's corner
+# the right, the square passed, the rook's corner
+_CASTLINGS = {'w': {'e1g1': ('K', 61, 63), 'e1c1': ('Q', 59, 56)},
               'b': {'e8g8': ('k', 58, 56), 'e8c8': ('q', 60, 63)}}
 
 @lru_cache(4096)
 def _position(fen):
-    "What all questions need: squares, side, king (None unless there is exactly one), whether it is attacked, rights, en passant."
+    """What all questions need: squares, side, king (None unless there is exactly one), whether it
+    is attacked, rights, en passant."""
     placement, side, castling, passant, *_ = fen.split(' ')
     squares = _seen_by(side, board_squares(placement))
     king = squares.index('K') if squares.count('K') == 1 else None
@@ -155,7 +164,10 @@ def legal_among(
     "The legal moves among some words."
     position = _position(fen)
     if position[2] is None: return {*moves} & legal_moves(fen)
-    return {m for m in moves if (m in legal_moves(fen) if (told := _told(position, m)) is None else told)}
+    return {
+        m
+        for m in moves if (m in legal_moves(fen) if (told := _told(position, m)) is None else told)
+    }
 
 # %% ../../nbs/chess/02_quick_rules.ipynb #aa5374a4
 _RUNS = [('.' * n, str(n)) for n in range(8, 0, -1)]
@@ -169,7 +181,8 @@ def _placement(squares):
     return ranks
 
 
-_HOMES = {'K': ('KR', 60, 63), 'Q': ('KR', 60, 56), 'k': ('kr', 4, 7), 'q': ('kr', 4, 0)}   # king, rook; White's view
+# king, rook; White's view
+_HOMES = {'K': ('KR', 60, 63), 'Q': ('KR', 60, 56), 'k': ('kr', 4, 7), 'q': ('kr', 4, 0)}
 
 def _rights(castling, before, after):
     "Castling rights whose king and rook were at home and still are."
@@ -191,7 +204,9 @@ def _can_move(squares):
         piece = squares[start]
         if piece not in _STEPS: continue
         for end in _STEPS[piece][start]:
-            if squares[end] in ('.' if piece == 'P' else '.pnbrqk') and _safe(squares, start, end, king, check): return True
+            if squares[end] in ('.' if piece == 'P' else '.pnbrqk') and _safe(
+                    squares, start, end, king, check):
+                return True
     return False
 
 # %% ../../nbs/chess/02_quick_rules.ipynb #9fe70cad
@@ -206,12 +221,16 @@ def quick_transition(
     position = before, side, king, *_ = _position(fen)
     if king is None or len(history.split()) >= 15: return None
     told, way = _told(position, uci), _WAYS[side].get(uci)
-    if told is None or way and way[0] == king and uci in _CASTLINGS[side]: return None    # en passant; castling
+    # en passant; castling
+    if told is None or way and way[0] == king and uci in _CASTLINGS[side]: return None
     if not told: return Transition(fen, -1.0, False, True)
     start, end, *_ = way
     piece, after = before[start], _moved(before, start, end, uci[4:].upper() or before[start])
-    if piece == 'P' and start - end == 16 and 'p' in after[end-1:end+2]: return None   # offers en passant
-    if after.count('k') != 1 or not _ENOUGH.search(after) or not _can_move(turned := _seen_by('b', after)): return None
+    # offers en passant
+    if piece == 'P' and start - end == 16 and 'p' in after[end-1:end+2]: return None
+    if after.count('k') != 1 or not _ENOUGH.search(after) or not _can_move(
+            turned := _seen_by('b', after)):
+        return None
     _, _, castling, _, half, full = fen.split(' ')
     half = 0 if piece == 'P' or before[end] != '.' else int(half) + 1
     if half >= 150: return None

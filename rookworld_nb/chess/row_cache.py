@@ -31,7 +31,8 @@ def check_key(
     files: list[Path], # all that the rows are read from
     **how,             # the choices that decide which rows are taken
 ) -> str:              # 64 hexadecimal digits
-    "A name for the result of a check. It changes with a byte of the files, with a choice, and with the code that checks."
+    """A name for the result of a check. It changes with a byte of the files, with a choice, and
+    with the code that checks."""
     content = [(f.name, file_sha256(f)) for f in map(Path, files)]
     return hashlib.sha256(repr((_code_sha256(), content, sorted(how.items()))).encode()).hexdigest()
 
@@ -40,7 +41,8 @@ _KEPT = 100   # notes at most; the one that was used last stays longest
 
 def _note(key):
     "The file of a key."
-    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache')/'rookworld_nb'/'rows'/f'{key}.npz'
+    return (Path(os.environ.get('XDG_CACHE_HOME') or Path.home()/'.cache')/'rookworld_nb'/'rows'/
+            f'{key}.npz')
 
 # %% ../../nbs/chess/08_row_cache.ipynb #4d3f841a
 def remember(
@@ -54,10 +56,13 @@ def remember(
         note.parent.mkdir(parents=True, exist_ok=True)
         handle, unfinished = tempfile.mkstemp('.tmp', dir=note.parent)
         try:
-            with open(handle, 'wb') as f: np.savez_compressed(f, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays)
+            with open(handle, 'wb') as f:
+                np.savez_compressed(f, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8),
+                                    **arrays)
             os.replace(unfinished, note)
         finally: Path(unfinished).unlink(missing_ok=True)
-        for old in sorted(note.parent.glob('*.npz'), key=os.path.getmtime, reverse=True)[_KEPT:]: old.unlink(missing_ok=True)
+        for old in sorted(note.parent.glob('*.npz'), key=os.path.getmtime, reverse=True)[_KEPT:]:
+            old.unlink(missing_ok=True)
 
 # %% ../../nbs/chess/08_row_cache.ipynb #77586afc
 def recall(

@@ -37,17 +37,20 @@ def _is_ordinary(
 ) -> bool:              # True for most moves
     "Is a move legal, after the opening, and no castling, promotion, en-passant capture or check?"
     move = chess.Move.from_uci(uci)
-    return (move in board.legal_moves and board.ply() >= 8 and board.halfmove_clock < 149 and not move.promotion
-            and not board.is_castling(move) and not board.is_en_passant(move) and not board.gives_check(move))
+    return (move in board.legal_moves and board.ply() >= 8 and board.halfmove_clock < 149
+            and not move.promotion and not board.is_castling(move) and not board.is_en_passant(move)
+            and not board.gives_check(move))
 
 # %% ../../nbs/chess/07_synthetic.ipynb #bb37409f
-def _history(board): return ' '.join(m.uci() for m in board.move_stack[-9:])   # with the move itself, ten
+# with the move itself, ten
+def _history(board): return ' '.join(m.uci() for m in board.move_stack[-9:])
 
 def game_phase(
     board: chess.Board, # with the moves that led there
 ) -> str:               # one of `PHASES`
     "The phase of a position."
-    return 'endgame' if chess.popcount(board.occupied) < 14 else 'opening' if board.ply() < 8 else 'middlegame'
+    return ('endgame' if chess.popcount(board.occupied) < 14 else
+            'opening' if board.ply() < 8 else 'middlegame')
 
 # %% ../../nbs/chess/07_synthetic.ipynb #d845c926
 def generate_transitions(
@@ -57,7 +60,8 @@ def generate_transitions(
     ordinary: float = 0.3, # share of the ordinary moves that are kept, 0 to 1
     counts: Counter|None = None, # see `choose_move`
 ) -> Iterator[Example]: # task A; whole random games, so prompts of one game share their history
-    "An endless stream of A rows from random games that start at move 1, with rare outcomes made more frequent."
+    """An endless stream of A rows from random games that start at move 1, with rare outcomes made
+    more frequent."""
     check_split(split)
     rng, made = random.Random(seed), 0
     while made < n:
@@ -68,7 +72,8 @@ def generate_transitions(
             uci = choose_move(board, rng, counts=counts)
             if board.ply() > 60 and rng.random() < 0.01:
                 board.halfmove_clock = rng.randint(140, 149)   # close to the 75-move rule
-            if split in (None, split_of(fen := board.fen())) and (rng.random() < ordinary or not _is_ordinary(board, uci)):
+            if split in (None, split_of(fen := board.fen())) and (rng.random() < ordinary
+                                                                  or not _is_ordinary(board, uci)):
                 made += 1
                 yield env_example(fen, uci, history, game_phase(board))
             move = chess.Move.from_uci(uci)
@@ -87,14 +92,17 @@ def move_counts(
 
 # %% ../../nbs/chess/07_synthetic.ipynb #98bf84a2
 def _games(rng, weight=None, plies=300):
-    "An endless stream of random games: the board and its legal moves, half-move by half-move. `weight(board, move)` steers."
+    """An endless stream of random games: the board and its legal moves, half-move by half-move.
+    `weight(board, move)` steers."""
     while True:
         board = chess.Board()
         for _ in range(plies):
             moves = list(board.legal_moves)
             if not moves or board.is_insufficient_material() or board.halfmove_clock >= 150: break
             yield board, moves
-            board.push(rng.choices(moves, [weight(board, m) for m in moves])[0] if weight else rng.choice(moves))
+            board.push(
+                rng.choices(moves, [weight(board, m)
+                                    for m in moves])[0] if weight else rng.choice(moves))
 
 # %% ../../nbs/chess/07_synthetic.ipynb #3aa093a8
 _PAIRS = [a + b for a in chess.SQUARE_NAMES for b in chess.SQUARE_NAMES]
@@ -111,21 +119,26 @@ def _first_moves(rng):
     board = chess.Board()
     legal = [m.uci() for m in board.legal_moves]
     rest = sorted(set(_PAIRS) - set(legal))
-    for uci in rng.sample(legal, len(legal)) + rng.sample(rest, len(rest)): yield 'first', board, uci
+    for uci in rng.sample(legal, len(legal)) + rng.sample(rest, len(rest)):
+        yield 'first', board, uci
 
 # %% ../../nbs/chess/07_synthetic.ipynb #7866784c
 _RIM = [s for s in chess.SQUARES if {chess.square_file(s), chess.square_rank(s)} & {0, 7}]
 
 def _composed(rng, strong, weak, king=_RIM):
-    "An endless stream of legal positions with few pieces; the side with the strong pieces is to move, the other king stands on one of the given squares."
+    """An endless stream of legal positions with few pieces; the side with the strong pieces is to
+    move, the other king stands on one of the given squares."""
     while True:
-        pieces, board, home = 'K' + rng.choice(strong) + rng.choice(weak), chess.Board(None), rng.choice(king)
-        for symbol, square in zip(pieces, rng.sample([s for s in chess.SQUARES if s != home], len(pieces))):
+        pieces, board, home = 'K' + rng.choice(strong) + rng.choice(weak), chess.Board(
+            None), rng.choice(king)
+        for symbol, square in zip(pieces,
+                                  rng.sample([s for s in chess.SQUARES if s != home], len(pieces))):
             board.set_piece_at(square, chess.Piece.from_symbol(symbol))
         board.set_piece_at(home, chess.Piece(chess.KING, chess.BLACK))
         board.halfmove_clock, board.fullmove_number = rng.randint(0, 40), rng.randint(40, 120)
         if rng.random() < 0.5: board = board.mirror()
-        if board.is_valid() and not board.is_insufficient_material(): yield board, list(board.legal_moves)
+        if board.is_valid() and not board.is_insufficient_material():
+            yield board, list(board.legal_moves)
 
 
 def _ending(rng, boards, termination, name):
@@ -144,7 +157,8 @@ def _ending(rng, boards, termination, name):
 # %% ../../nbs/chess/07_synthetic.ipynb #e20c2817
 def _mates(rng):
     played = _ending(rng, _games(rng), chess.Termination.CHECKMATE, 'played')
-    strong, weak = ['Q', 'R', 'QR', 'QQ', 'RR', 'QB', 'QN', 'QP', 'RB', 'RN', 'RP'], ['', 'p', 'n', 'b', 'r', 'pp']
+    strong, weak = ['Q', 'R', 'QR', 'QQ', 'RR', 'QB', 'QN', 'QP', 'RB', 'RN',
+                    'RP'], ['', 'p', 'n', 'b', 'r', 'pp']
     composed = _ending(rng, _composed(rng, strong, weak), chess.Termination.CHECKMATE, 'composed')
     for pair in zip(played, composed): yield from pair
 
@@ -163,13 +177,15 @@ def _draws(rng):
     bare = _composed(rng, ['', 'B', 'N'], ['q', 'r', 'b', 'n', 'p'], chess.SQUARES)
     ways = [(stale, chess.Termination.STALEMATE), (bare, chess.Termination.INSUFFICIENT_MATERIAL),
             (_old_clocks(rng), chess.Termination.SEVENTYFIVE_MOVES)]
-    for found in zip(*[_ending(rng, boards, way, way.name.lower()) for boards, way in ways]): yield from found
+    for found in zip(*[_ending(rng, boards, way, way.name.lower()) for boards, way in ways]):
+        yield from found
 
 # %% ../../nbs/chess/07_synthetic.ipynb #3e664906
 _REACHED = [list(chess.SquareSet(chess.BB_KNIGHT_ATTACKS[s] | chess.BB_DIAG_ATTACKS[s][0]
                                  | chess.BB_FILE_ATTACKS[s][0] | chess.BB_RANK_ATTACKS[s][0]))
             for s in chess.SQUARES]   # by some piece, on an empty board
-REASONS = ('empty square', "opponent's piece", 'king left in check', 'wrong movement', 'same square')
+REASONS = ('empty square', "opponent's piece", 'king left in check', 'wrong movement',
+           'same square')
 
 
 def refused_moves(
@@ -180,14 +196,19 @@ def refused_moves(
 ) -> list[str]:              # UCI
     "Moves that are illegal for one reason; empty where the position has none."
     if reason == 'same square':
-        return [s + s for s in chess.SQUARE_NAMES if board.color_at(chess.parse_square(s)) == board.turn]
+        return [
+            s + s for s in chess.SQUARE_NAMES if board.color_at(chess.parse_square(s)) == board.turn
+        ]
     if reason == "opponent's piece":
         other = board.copy(stack=False)
         other.turn = not board.turn
         return [m.uci() for m in other.pseudo_legal_moves]
-    if reason == 'king left in check': return [m.uci() for m in board.pseudo_legal_moves if m not in legal]
-    square = rng.choice(list(chess.SquareSet(board.occupied_co[board.turn] if reason == 'wrong movement'
-                                             else chess.BB_ALL & ~board.occupied)))
+    if reason == 'king left in check':
+        return [m.uci() for m in board.pseudo_legal_moves if m not in legal]
+    square = rng.choice(
+        list(
+            chess.SquareSet(board.occupied_co[board.turn] if reason ==
+                            'wrong movement' else chess.BB_ALL & ~board.occupied)))
     moves = [chess.Move(square, to) for to in _REACHED[square]]
     return [m.uci() for m in moves if not board.is_pseudo_legal(m)]
 
@@ -195,24 +216,27 @@ def refused_moves(
 def _illegal(rng):
     for board, moves in _games(rng):
         reason = rng.choice(REASONS)
-        if found := refused_moves(rng, board, set(moves), reason): yield reason, board, rng.choice(found)
+        if found := refused_moves(rng, board, set(moves), reason):
+            yield reason, board, rng.choice(found)
 
 # %% ../../nbs/chess/07_synthetic.ipynb #f20fd233
 def _pawns_first(board, move):
-    return 4 if board.piece_type_at(move.from_square) == chess.PAWN else 2 if board.is_capture(move) else 1
+    return (4 if board.piece_type_at(move.from_square) == chess.PAWN else
+            2 if board.is_capture(move) else 1)
 
 def _promotions(rng):
     for board, moves in _games(rng, _pawns_first):
         if found := [m for m in moves if m.promotion]:
             move = rng.choice(found)
-            yield (chess.piece_name(move.promotion) + (' by capture' if board.is_capture(move) else ''),
-                   board, move.uci())
+            yield (chess.piece_name(move.promotion) +
+                   (' by capture' if board.is_capture(move) else ''), board, move.uci())
 
 
 def _beside_a_pawn(board, move):
     if board.piece_type_at(move.from_square) != chess.PAWN: return 1
     if chess.square_distance(move.from_square, move.to_square) == 1: return 2
-    beside = chess.BB_KING_ATTACKS[move.to_square] & chess.BB_RANKS[chess.square_rank(move.to_square)]
+    beside = (chess.BB_KING_ATTACKS[move.to_square]
+              & chess.BB_RANKS[chess.square_rank(move.to_square)])
     return 30 if beside & board.pieces_mask(chess.PAWN, not board.turn) else 1
 
 
@@ -231,33 +255,41 @@ def _clear_the_rank(board, move):
 def _castling(rng):
     for board, moves in _games(rng, _clear_the_rank, plies=50):
         found = [m for m in moves if board.is_castling(m)]
-        if not found or rng.random() < 0.7: continue   # it can be done for many half-moves: not all of one game
+        # it can be done for many half-moves: not all of one game
+        if not found or rng.random() < 0.7: continue
         move = rng.choice(found)
-        yield (f'{chess.COLOR_NAMES[board.turn]} {"kingside" if board.is_kingside_castling(move) else "queenside"}',
-               board, move.uci())
+        yield (
+            f'{chess.COLOR_NAMES[board.turn]} {"kingside" if board.is_kingside_castling(move) else "queenside"}',
+            board, move.uci())
 
 # %% ../../nbs/chess/07_synthetic.ipynb #121880a3
 @dataclass(frozen=True)
 class Kind:
     "A set of A rows of one kind."
     meaning: str                 # what every row is
-    draw: Callable               # random.Random -> iterator of (class, board before the move, move in UCI)
+    # random.Random -> iterator of (class, board before the move, move in UCI)
+    draw: Callable
     classes: tuple[str, ...]     # they come in turn, so that all are equally frequent
     limit: int|None = None       # how many rows exist; None: practically unlimited
 
+
 KINDS = {
     'openings': Kind('any legal move after 1 to 8 random half-moves; the history is the whole game',
-                     _openings, ('legal',)),
-    'first_moves': Kind('move 1: the 20 legal moves, then illegal ones', _first_moves, ('first',), len(_PAIRS)),
+                     _openings, ('legal', )),
+    'first_moves': Kind('move 1: the 20 legal moves, then illegal ones', _first_moves, ('first', ),
+                        len(_PAIRS)),
     'mates': Kind('the move mates; every other position is from a game, the others are composed',
                   _mates, ('played', 'composed')),
-    'draws': Kind('the move draws', _draws, ('stalemate', 'insufficient_material', 'seventyfive_moves')),
-    'illegal': Kind('the move is illegal, for five reasons', _illegal, REASONS),
-    'promotions': Kind('a pawn promotes', _promotions,
-                       tuple(chess.piece_name(p) + how for p in (5, 4, 3, 2) for how in ('', ' by capture'))),
-    'en_passant': Kind('a legal en-passant capture', _en_passant, ('white', 'black')),
-    'castling': Kind('a legal castling', _castling,
-                     tuple(f'{c} {side}' for c in ('white', 'black') for side in ('kingside', 'queenside'))),
+    'draws': Kind('the move draws', _draws,
+                  ('stalemate', 'insufficient_material', 'seventyfive_moves')),
+    'illegal': Kind('the move is illegal, for five reasons', _illegal, REASONS), 'promotions': Kind(
+        'a pawn promotes', _promotions,
+        tuple(chess.piece_name(p) + how for p in (5, 4, 3, 2) for how in ('', ' by capture'))),
+    'en_passant': Kind('a legal en-passant capture', _en_passant,
+                       ('white', 'black')), 'castling': Kind(
+                           'a legal castling', _castling,
+                           tuple(f'{c} {side}' for c in ('white', 'black')
+                                 for side in ('kingside', 'queenside'))),
 }
 
 # %% ../../nbs/chess/07_synthetic.ipynb #5b961616
@@ -291,12 +323,13 @@ def special_rows(
     if kind not in KINDS: raise ValueError(f'kind must be one of {", ".join(KINDS)}, not {kind!r}')
     check_split(split)
     def too_few(there):
-        return ValueError(f'there are {there} rows of kind {kind!r}' + f' in split {split!r}' * bool(split)
-                          + f', not {n}')
+        return ValueError(f'there are {there} rows of kind {kind!r}' +
+                          f' in split {split!r}'*bool(split) + f', not {n}')
     if (limit := KINDS[kind].limit) and n > limit: raise too_few(limit)   # before any work
     def rows():
         made = 0
-        for made, row in enumerate(islice(_in_turn(_distinct(kind, seed, split), KINDS[kind].classes), n), 1):
+        for made, row in enumerate(
+                islice(_in_turn(_distinct(kind, seed, split), KINDS[kind].classes), n), 1):
             yield env_example(*row)
         if made < n: raise too_few(made)
     return rows()
@@ -307,11 +340,13 @@ def rare_moves(
     split: str|None = 'train', # see `special_rows`
 ) -> Iterator[Example]:    # task A, without end; distinct prompts
     "A row whose move mates, one whose move is illegal, and so on in turn."
-    return chain.from_iterable(zip(*(special_rows(kind, sys.maxsize, seed, split) for kind in ('mates', 'illegal'))))
+    return chain.from_iterable(
+        zip(*(special_rows(kind, sys.maxsize, seed, split) for kind in ('mates', 'illegal'))))
 
 # %% ../../nbs/chess/07_synthetic.ipynb #7c4cb606
 def _write_table(table, path):
-    write_at_once(path, lambda f: pq.write_table(table, f, compression='zstd', compression_level=19))
+    write_at_once(path,
+                  lambda f: pq.write_table(table, f, compression='zstd', compression_level=19))
 
 
 def _counts(path):
@@ -339,7 +374,9 @@ def _shards(config):
 
 def _good_shards(directory, files, shards):
     "The wanted entries of a manifest whose file is unchanged."
-    found = [f for f in files if f['rows'] == shards.get(f['name']) and (directory/f['name']).is_file()]
+    found = [
+        f for f in files if f['rows'] == shards.get(f['name']) and (directory/f['name']).is_file()
+    ]
     return [f for f in found if file_sha256(directory/f['name']) == f['sha256']]
 
 
@@ -349,19 +386,24 @@ def _open_manifest(directory, choices, shards):
     if path.exists():
         try: old = json.loads(path.read_text('utf-8'))
         except ValueError:
-            raise ValueError(f'{path} is not JSON: remove {directory} or choose another output') from None
+            raise ValueError(
+                f'{path} is not JSON: remove {directory} or choose another output') from None
         for name, value in choices.items():
-            if old['files'] and old.get(name) != value:      # where no shard is finished, nothing would be lost
-                raise ValueError(f'{directory} was made with {name} {old.get(name)!r}, not {value!r}: '
-                                 'remove it or choose another output')
+            # where no shard is finished, nothing would be lost
+            if old['files'] and old.get(name) != value:
+                raise ValueError(
+                    f'{directory} was made with {name} {old.get(name)!r}, not {value!r}: '
+                    'remove it or choose another output')
         if old['files'] and old['positions'] > (wanted := sum(shards.values())):
-            raise ValueError(f"{directory} was made for {old['positions']} rows, more than {wanted}: "
-                             'remove it or choose another output')
+            raise ValueError(
+                f"{directory} was made for {old['positions']} rows, more than {wanted}: "
+                'remove it or choose another output')
         files = _good_shards(directory, old['files'], shards)
     elif any(directory.glob('rows-*.parquet')):
         raise ValueError(f'{directory} holds rows without a manifest.json: choose another output')
     counts = sum((_counts(directory/f['name']) for f in files), Counter())
-    return choices | dict(positions=sum(shards.values()), files=files, counts=dict(sorted(counts.items())))
+    return (choices | dict(positions=sum(shards.values()), files=files, counts=dict(
+        sorted(counts.items()))))
 
 
 def _save_manifest(directory, manifest):
@@ -374,8 +416,11 @@ def _analysed(positions, config, todo):
         drawn = list(islice(positions, config.shard_size))
         if shard not in todo: yield from [None] * len(drawn)
         else:
-            yield from zip(drawn, analyse_positions((p.fen for p in drawn), config.nodes, config.multipv, config.workers,
-                                                    config.stockfish_path, config.cache, config.timeout))
+            yield from zip(
+                drawn,
+                analyse_positions((p.fen for p in drawn), config.nodes, config.multipv,
+                                  config.workers, config.stockfish_path, config.cache,
+                                  config.timeout))
 
 
 def _drawn(config, todo):
@@ -385,19 +430,23 @@ def _drawn(config, todo):
 
 def _mating(config, todo):
     "Labelled positions in which a move mates: those of the special kind."
-    found = islice(_in_turn(_distinct('mates', config.seed, None), KINDS['mates'].classes), config.positions)   # they have no end
-    return _analysed((Position(fen, history, phase) for fen, _, history, phase in found), config, todo)
+    # they have no end
+    found = islice(_in_turn(_distinct('mates', config.seed, None), KINDS['mates'].classes),
+                   config.positions)
+    return _analysed((Position(fen, history, phase) for fen, _, history, phase in found), config,
+                     todo)
 
 
 def _played(config, todo):
-    "Labelled positions of games; every shard has games of its own, so a finished shard need not be played again."
+    """Labelled positions of games; every shard has games of its own, so a finished shard need not
+    be played again."""
     for shard, start in enumerate(range(0, config.positions, config.shard_size)):
         size = min(config.shard_size, config.positions - start)
         if shard not in todo:
             yield from [None] * size
             continue
-        with EnginePool(config.nodes, config.multipv, config.workers, config.stockfish_path, config.cache,
-                        config.timeout) as pool:
+        with EnginePool(config.nodes, config.multipv, config.workers, config.stockfish_path,
+                        config.cache, config.timeout) as pool:
             yield from islice(played_positions(pool.analyse, f'{config.seed} {shard}'), size)
 
 # %% ../../nbs/chess/07_synthetic.ipynb #a5c52f5f
@@ -418,7 +467,8 @@ def _fill(directory, manifest, shards, config):
     "Make the missing shards and write the manifest after each."
     files = {f['name']: f for f in manifest['files']}
     todo = {i for i, name in enumerate(shards) if name not in files}
-    with closing(_rows(config, todo)) as rows, tqdm(total=config.positions, desc='rows', disable=None) as bar:
+    with closing(_rows(config, todo)) as rows, tqdm(total=config.positions, desc='rows',
+                                                    disable=None) as bar:
         for i, (name, size) in enumerate(shards.items()):
             if not todo or i > max(todo): break
             made = []
@@ -429,21 +479,24 @@ def _fill(directory, manifest, shards, config):
             _write_table(pa.Table.from_pylist(made), directory/name)
             files[name] = dict(name=name, rows=len(made), sha256=file_sha256(directory/name))
             manifest['files'] = [files[n] for n in shards if n in files]
-            manifest['counts'] = dict(sorted((Counter(manifest['counts']) + _counts(directory/name)).items()))
+            manifest['counts'] = dict(
+                sorted((Counter(manifest['counts']) + _counts(directory/name)).items()))
             _save_manifest(directory, manifest)
         bar.update(config.positions - bar.n)   # what was there already
 
 # %% ../../nbs/chess/07_synthetic.ipynb #81f2cb7e
 def _recipe(manifest):
     "What determines the rows, as the metadata of one file tells it."
-    names = (('nodes', 'multipv') * (manifest['kind'] in _LABELLED) + ('seed', 'positions')
-             + ('kind',) * (manifest['kind'] != 'positions') + ('shard_size',) * (manifest['kind'] == 'games'))
+    names = (('nodes', 'multipv')*(manifest['kind'] in _LABELLED) + ('seed', 'positions') +
+             ('kind', )*(manifest['kind'] != 'positions') + ('shard_size', )*
+             (manifest['kind'] == 'games'))
     return {n: manifest[n] for n in names}
 
 
 def _join(directory, manifest, out):
     "All shards in one file; the recipe is in the metadata of its schema."
-    table = pa.concat_tables(pq.read_table(directory/f['name']) for f in manifest['files']).combine_chunks()
+    table = pa.concat_tables(pq.read_table(directory/f['name'])
+                             for f in manifest['files']).combine_chunks()
     _write_table(table.replace_schema_metadata({'rookworld': json.dumps(_recipe(manifest))}), out)
     shutil.rmtree(directory)
 
@@ -458,28 +511,39 @@ def _remove(directory):
 
 
 def _is_made(out, recipe):
-    "Are these the rows that are asked for? ValueError when they are others, which nobody wants to lose."
+    """Are these the rows that are asked for? ValueError when they are others, which nobody wants to
+    lose."""
     try: found = json.loads(pq.read_schema(out).metadata[b'rookworld'])
     except (pa.ArrowInvalid, KeyError, TypeError, ValueError): found = None
     if found == recipe: return True
-    raise ValueError(f'{out} is there already, with {"other rows: " + json.dumps(found) if found else "something else in it"}; remove it or choose another output')
+    raise ValueError(
+        f'{out} is there already, with '
+        f'{"other rows: " + json.dumps(found) if found else "something else in it"}; remove it or '
+        f'choose another output'
+    )
 
 # %% ../../nbs/chess/07_synthetic.ipynb #97fe7ddf
 def make_rows(
     config: DataConfig, # every choice
-) -> Path:              # what was written: a .parquet file, or a directory of shards with a manifest.json
-    "Write rows as parquet: fen, history, phase, moves, evals (best first) for positions; text, kind for the special kinds. Continues where it was interrupted. Raises ValueError while another process makes them."
+# what was written: a .parquet file, or a directory of shards with a manifest.json
+) -> Path:
+    """Write rows as parquet: fen, history, phase, moves, evals (best first) for positions; text,
+    kind for the special kinds. Continues where it was interrupted. Raises ValueError while another
+    process makes them."""
     out = Path(config.output)
     single = out.suffix == '.parquet'
     if single and out.is_dir():
-        raise IsADirectoryError(f'{out} is a directory: name a file, or a directory without .parquet')
+        raise IsADirectoryError(
+            f'{out} is a directory: name a file, or a directory without .parquet')
     directory = out.with_name(out.name + '.parts') if single else out
     shards, choices = _shards(config), _choices(config)
-    if single and out.is_file() and _is_made(out, _recipe(choices | dict(positions=config.positions))):
+    if single and out.is_file() and _is_made(out,
+                                             _recipe(choices | dict(positions=config.positions))):
         if directory.is_dir(): _remove(directory)      # an interruption has left it
         return out
     if config.kind not in _LABELLED:
-        special_rows(config.kind, config.positions, config.seed)   # refuses a number that cannot be had
+        # refuses a number that cannot be had
+        special_rows(config.kind, config.positions, config.seed)
     directory.mkdir(parents=True, exist_ok=True)
     held = os.open(directory, os.O_RDONLY)
     try:
@@ -498,6 +562,7 @@ def _make_rows(directory, choices, shards, config):
     try: _fill(directory, manifest, shards, config)
     except BaseException as e:
         if manifest['files']:
-            e.add_note(f"{len(manifest['files'])} of {len(shards)} shards are finished in {directory}: "
-                       'the same command goes on from there')
+            e.add_note(
+                f"{len(manifest['files'])} of {len(shards)} shards are finished in {directory}: "
+                'the same command goes on from there')
         raise

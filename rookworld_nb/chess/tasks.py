@@ -20,7 +20,8 @@ _EOT = '<|endoftext|>'   # what the end token decodes to; never part of a comple
 _FEN_WIDTH, _MOVES_WIDTH, _EVALS_WIDTH = 90, 30, 40   # of the padded style, in characters
 MAX_MOVES = 5
 REWARDS = ('0.001', '1.0', '0.5', '-1.0')   # as A writes them
-OUTCOMES = dict(zip(REWARDS, ('legal', 'mate', 'draw', 'illegal')))   # what a move led to, by its reward
+# what a move led to, by its reward
+OUTCOMES = dict(zip(REWARDS, ('legal', 'mate', 'draw', 'illegal')))
 
 # %% ../../nbs/chess/03_tasks.ipynb #c7f1a44f
 def _widths(style):
@@ -40,7 +41,8 @@ class PolicyTask:
 
     def prompt(
         self,
-        style: str = 'compact', # either style writes the same prompt: the pad belongs to the completion
+        # either style writes the same prompt: the pad belongs to the completion
+        style: str = 'compact',
     ) -> str:                   # 'P: <fen>', no trailing space
         "The question as text."
         _widths(style)
@@ -79,13 +81,15 @@ class PolicyAnswer:
         "The completion."
         fen_width, moves_width, evals_width = _widths(style)
         if fen_width and fen is None:
-            raise ValueError('the padded style needs fen: its first pad depends on the length of the FEN')
+            raise ValueError(
+                'the padded style needs fen: its first pad depends on the length of the FEN')
         pad = _column([fen or ''], fen_width)[len(fen or ''):]
         return (f'{pad}M: {_column(self.moves, moves_width)}'
                 f'E: {_column([str(float(e)) for e in self.evals], evals_width)}B: {self.best}')
 
     def repaired(self) -> 'PolicyAnswer':
-        "The same answer with the highest-valued move as best move; a best move that ties for it stays."
+        """The same answer with the highest-valued move as best move; a best move that ties for it
+        stays."""
         values = dict(zip(self.moves, self.evals))
         if not values or values.get(self.best) == max(values.values()): return self
         return replace(self, best=max(values, key=values.get))
@@ -112,8 +116,10 @@ class EnvAnswer:
 _UCI = re.compile('[a-h][1-8][a-h][1-8][qrbn]?')
 _EVAL = re.compile('-?[0-9]+[.][0-9]+')
 _CLOCK = '0|[1-9][0-9]{0,8}'
-_FEN_FIELDS = {'side to move': '[wb]', 'castling': '-|(?=[KQkq])K?Q?k?q?', 'en passant': '-|[a-h][36]',
-               'half-move clock': _CLOCK, 'move number': _CLOCK}
+_FEN_FIELDS = {
+    'side to move': '[wb]', 'castling': '-|(?=[KQkq])K?Q?k?q?', 'en passant': '-|[a-h][36]',
+    'half-move clock': _CLOCK, 'move number': _CLOCK
+}
 _FEN_REST = re.compile(' '.join(f'(?:{shape})' for shape in _FEN_FIELDS.values()))
 
 
@@ -123,7 +129,8 @@ def _check_fen(fen):
     if _FEN_REST.fullmatch(rest): return board_squares(placement)
     fields = rest.split(' ') if rest else []
     if len(fields) != 5:
-        raise ValueError(f'a FEN has 6 fields with one space between, not {1 + len(fields)}: {fen!r:.100}')
+        raise ValueError(
+            f'a FEN has 6 fields with one space between, not {1 + len(fields)}: {fen!r:.100}')
     board_squares(placement)
     for (name, shape), word in zip(_FEN_FIELDS.items(), fields):
         if not re.fullmatch(shape, word): raise ValueError(f'FEN: {word!r:.20} is no {name}')
@@ -145,11 +152,14 @@ def _read_policy_words(text, strict):
     m, e, b = map(words.index, labels)
     moves, evals, best = words[m+1:e], words[e+1:b], words[b+1:]
     if m: raise ValueError(f"text before M: {' '.join(words[:m])!r:.40}")
-    if not 1 <= len(moves) <= MAX_MOVES: raise ValueError(f'M: must list 1 to {MAX_MOVES} moves, not {len(moves)}')
+    if not 1 <= len(moves) <= MAX_MOVES:
+        raise ValueError(f'M: must list 1 to {MAX_MOVES} moves, not {len(moves)}')
     _check(moves, _UCI, 'a move in UCI')
     _check(evals, _EVAL, 'an eval like -0.25')
-    if not all(math.isfinite(float(v)) for v in evals): raise ValueError('an eval is too large for a float')
-    if strict and len(evals) != len(moves): raise ValueError(f'{len(moves)} moves but {len(evals)} evals')
+    if not all(math.isfinite(float(v)) for v in evals):
+        raise ValueError('an eval is too large for a float')
+    if strict and len(evals) != len(moves):
+        raise ValueError(f'{len(moves)} moves but {len(evals)} evals')
     if not best or best == ['']: raise ValueError('no move after B:')
     _check(best[:1], _UCI, 'a move in UCI')
     if len(best) > 1: raise ValueError(f"text after the best move: {' '.join(best[1:])!r:.40}")
@@ -175,10 +185,12 @@ def _read_env(text, strict):
     if text != text.strip(): raise ValueError('space around the answer')
     fields = text.split('+')
     if not strict: fields = [f.strip() for f in fields]
-    if len(fields) != 4: raise ValueError(f'4 fields with + between are expected, not {len(fields)}')
+    if len(fields) != 4:
+        raise ValueError(f'4 fields with + between are expected, not {len(fields)}')
     fen, reward, *flags = fields
     _check_fen(fen)
-    if reward not in REWARDS: raise ValueError(f"the reward must be one of {', '.join(REWARDS)}, not {reward!r:.40}")
+    if reward not in REWARDS:
+        raise ValueError(f"the reward must be one of {', '.join(REWARDS)}, not {reward!r:.40}")
     for name, flag in zip(('terminated', 'truncated'), flags):
         if flag not in ('0', '1'): raise ValueError(f'{name} must be 0 or 1, not {flag!r:.40}')
     return EnvAnswer(fen, float(reward), flags[0] == '1', flags[1] == '1')
@@ -202,13 +214,18 @@ def _letter(text): return text[0] if text[1:3] == ': ' and text[0] in TASKS else
 
 
 def parse_prompt(
-    text: str,              # 'P: <fen>' with or without trailing spaces, 'A: <fen>+<move>+<history>+' with or without 'A: ', or a prompt of another task
-) -> PolicyTask|EnvTask:    # or the question of that task; ValueError with the text when it is none of these
+    # 'P: <fen>' with or without trailing spaces, 'A: <fen>+<move>+<history>+' with or without 'A:
+    # ', or a prompt of another task
+    text: str,
+# or the question of that task; ValueError with the text when it is none of these
+) -> PolicyTask|EnvTask:
     "What a prompt asks."
     letter = _letter(text)
     try: return TASKS[letter].ask(text.removeprefix(f'{letter}: '))
     except ValueError as error:
-        raise ValueError(f"neither {' nor '.join(repr(task.form) for task in TASKS.values())}: {text!r:.200} ({error})") from None
+        raise ValueError(
+            f"neither {' nor '.join(repr(task.form) for task in TASKS.values())}: {text!r:.200} ({error})"
+        ) from None
 
 # %% ../../nbs/chess/03_tasks.ipynb #7a5c2001
 def _cut_policy(text):
@@ -221,21 +238,33 @@ def _cut_env(text):
     return ('A: ' + '+'.join(question) + '+', answer) if len(question) == 3 else None
 
 
-for task in (Task(letter='P', name='policy', form='P: <fen>', ask=_ask_policy, read=_read_policy, cut=_cut_policy,
-                  about='a position is answered with candidate moves, their evaluations and the best move.'),
-             Task(letter='A', name='environment', form='A: <fen>+<move>+<history>+', ask=_ask_env, read=_read_env, cut=_cut_env, drafts=True, sign='E',
-                  about='a position and a move are answered with the next position, a reward, and whether the game is over.',
-                  limit=lambda config: config.env_max_new_tokens,
-                  sampling=lambda config: dict(temperature=config.env_temperature))):
+for task in (
+        Task(
+            letter='P', name='policy', form='P: <fen>', ask=_ask_policy, read=_read_policy,
+            cut=_cut_policy,
+            about='a position is answered with candidate moves, their evaluations and the best move.'
+        ),
+        Task(
+            letter='A', name='environment', form='A: <fen>+<move>+<history>+', ask=_ask_env,
+            read=_read_env, cut=_cut_env, drafts=True, sign='E', about=
+            'a position and a move are answered with the next position, a reward, and whether the game is over.',
+            limit=lambda config: config.env_max_new_tokens,
+            sampling=lambda config: dict(temperature=config.env_temperature))):
     if task.letter not in TASKS: register(task)     # this cell may run again, beside the package
 
 # %% ../../nbs/chess/03_tasks.ipynb #e201945c
 def split_row(
-    text: str,          # a whole row: P or A, padded or compact, A with or without 'A: ', or of a task that has a `cut`
-) -> tuple[str, str]:   # prompt without trailing space, completion; together the row, for A the row with 'A: '
+    # a whole row: P or A, padded or compact, A with or without 'A: ', or of a task that has a `cut`
+    text: str,
+# prompt without trailing space, completion; together the row, for A the row with 'A: '
+) -> tuple[str, str]:
     "Cut a row into question and answer."
     task = TASKS[_letter(text)]
-    if not task.cut: raise ValueError(f'task {task.letter} has no cut, so its rows must have prompt and completion apart, as .jsonl can: {text!r:.200}')
+    if not task.cut:
+        raise ValueError(
+            f'task {task.letter} has no cut, so its rows must have prompt and completion apart, '
+            f'as .jsonl can: {text!r:.200}'
+        )
     if found := task.cut(text): return found
     raise ValueError(f"neither a P row with 'M:' nor an A row with three '+': {text!r:.200}")
 
@@ -243,10 +272,12 @@ def split_row(
 def parse_completion(
     prompt: str,              # decides on the task; ValueError when it is of none
     text: str,                # what followed it
-    strict: bool = True,      # False accepts other spacing, the end token's text, and missing or surplus evals
+    # False accepts other spacing, the end token's text, and missing or surplus evals
+    strict: bool = True,
 ) -> PolicyAnswer|EnvAnswer:  # ValueError with the reason when the text cannot be read
     "Read a completion."
-    return TASKS[parse_prompt(prompt).letter].read(text if strict else ' '.join(text.replace(_EOT, ' ').split()), strict)
+    return TASKS[parse_prompt(prompt).letter].read(
+        text if strict else ' '.join(text.replace(_EOT, ' ').split()), strict)
 
 # %% ../../nbs/chess/03_tasks.ipynb #8790547b
 @dataclass(frozen=True)
@@ -259,7 +290,8 @@ class Worked:
 
 _MIDDLEGAME = 'r2q1rk1/ppp2ppp/2npbn2/2b1p1B1/2B1P3/2NP1N2/PPP2PPP/R2Q1RK1 w - - 4 8'
 # Stockfish 15.1, 100,000 nodes
-_POLICY = PolicyAnswer(('g5h4', 'a2a3', 'c3d5', 'a1b1', 'c4e6'), (0.35, 0.14, 0.68, 0.14, 0.2), 'c3d5')
+_POLICY = PolicyAnswer(('g5h4', 'a2a3', 'c3d5', 'a1b1', 'c4e6'), (0.35, 0.14, 0.68, 0.14, 0.2),
+                       'c3d5')
 WORKED_POLICY = Worked(PolicyTask(_MIDDLEGAME).prompt(), _POLICY, {
     'exact': _POLICY.text(),
     'nearly right': replace(_POLICY, best='g5h4').text(),   # the second best move

@@ -34,8 +34,10 @@ def _pawn_attacks(pawns, colour):
     return left << 7 | right << 9 if colour else left >> 9 | right >> 7
 
 
-_PATHS = ((chess.BB_H1, chess.BB_F1 | chess.BB_G1), (chess.BB_A1, chess.BB_B1 | chess.BB_C1 | chess.BB_D1),
-          (chess.BB_H8, chess.BB_F8 | chess.BB_G8), (chess.BB_A8, chess.BB_B8 | chess.BB_C8 | chess.BB_D8))
+_PATHS = ((chess.BB_H1, chess.BB_F1 | chess.BB_G1), (chess.BB_A1,
+                                                     chess.BB_B1 | chess.BB_C1 | chess.BB_D1),
+          (chess.BB_H8, chess.BB_F8 | chess.BB_G8), (chess.BB_A8,
+                                                     chess.BB_B8 | chess.BB_C8 | chess.BB_D8))
 
 def _castlings(board):
     "The moves; the rules are asked only where nobody stands between king and rook."
@@ -46,7 +48,8 @@ def _castlings(board):
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #d7549c7b
 def _targets(board, attacks):
-    "The pseudo-legal moves in the order of python-chess: squares and what can be reached from each; at the end what pawns reach by one step and by two; some more moves."
+    """The pseudo-legal moves in the order of python-chess: squares and what can be reached from
+    each; at the end what pawns reach by one step and by two; some more moves."""
     turn, own = board.turn, board.occupied_co[board.turn]
     pawns, free, starts = board.pawns & own, ~own, [*attacks]
     reached = [seen & free for seen in attacks.values()]
@@ -67,7 +70,8 @@ def _targets(board, attacks):
 def random_move(
     board: chess.Board, # the position
     rng: random.Random, # source of the choice
-    attacks: dict[int, int]|None = None, # {square: squares attacked from there, as bits}, where that is known
+    # {square: squares attacked from there, as bits}, where that is known
+    attacks: dict[int, int]|None = None,
 ) -> chess.Move|None:   # None where nobody can move
     "A legal move, each equally likely."
     starts, reached, more = _targets(board, _attacks(board) if attacks is None else attacks)
@@ -79,7 +83,9 @@ def random_move(
             squares = reached[at := bisect(ends, n)]
             for _ in range(n - ends[at-1] if at else n): squares ^= 1 << squares.bit_length() - 1
             to = squares.bit_length() - 1
-            move = chess.Move(starts[at] if at < len(starts) else to + (-8 if board.turn else 8)*(at - len(starts) + 1), to)
+            move = chess.Move(
+                starts[at] if at < len(starts) else to + (-8 if board.turn else 8)*
+                (at - len(starts) + 1), to)
         else: move = more[n - ends[-1]]
         if not board.is_into_check(move): return move
 
@@ -101,11 +107,15 @@ def _shuffled(rng):
 def _composed(rng, most):
     "Kings and up to `most` men a side on random squares."
     board = chess.Board(None)
-    men = ['k', 'K', *rng.choices('pppnbrq', k=rng.randint(0, most)), *rng.choices('PPPNBRQ', k=rng.randint(0, most))]
+    men = [
+        'k', 'K', *rng.choices('pppnbrq', k=rng.randint(0, most)),
+        *rng.choices('PPPNBRQ', k=rng.randint(0, most))
+    ]
     for man, square in zip(men, rng.sample(chess.SQUARES, len(men))):
         if man in 'pP' and chess.square_rank(square) in (0, 7): continue
         board.set_piece_at(square, chess.Piece.from_symbol(man))
-    board.turn, board.halfmove_clock, board.fullmove_number = rng.random() < 0.5, rng.randint(0, 60), rng.randint(20, 150)
+    board.turn, board.halfmove_clock, board.fullmove_number = rng.random() < 0.5, rng.randint(
+        0, 60), rng.randint(20, 150)
     return board
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #96fe3ecc
@@ -159,11 +169,12 @@ def _may_check(board):
     king, own = board.king(not board.turn), board.occupied_co[board.turn]
     diagonal, straight = _diagonal(king, board.occupied), _straight(king, board.occupied)
     pawn = chess.BB_PAWN_ATTACKS[not board.turn][king] | chess.BB_RANK_1 | chess.BB_RANK_8
-    seen_from = [(board.knights, chess.BB_KNIGHT_ATTACKS[king]), (board.bishops, diagonal), (board.rooks, straight),
-                 (board.queens, diagonal | straight), (board.pawns, pawn)]
+    seen_from = [(board.knights, chess.BB_KNIGHT_ATTACKS[king]), (board.bishops, diagonal),
+                 (board.rooks, straight), (board.queens, diagonal | straight), (board.pawns, pawn)]
     between, moves = (diagonal | straight) & own, []
     for men, squares in seen_from:
-        if men := men & own & ~between: moves += board.generate_pseudo_legal_moves(men, squares & ~own)
+        if men := men & own & ~between:
+            moves += board.generate_pseudo_legal_moves(men, squares & ~own)
     if between: moves += board.generate_pseudo_legal_moves(between)
     if board.clean_castling_rights(): moves += board.generate_castling_moves()
     if board.ep_square: moves += board.generate_pseudo_legal_ep()
@@ -177,29 +188,38 @@ def checks_and_mates(
     checks, mates = [], []
     for move in _may_check(board):
         board.push(move)
-        if board.is_check() and not board.was_into_check(): (checks if any(board.generate_legal_moves()) else mates).append(move)
+        if board.is_check() and not board.was_into_check():
+            (checks if any(board.generate_legal_moves()) else mates).append(move)
         board.pop()
     return checks, mates
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #b3da9f8a
 _PAWN_WAYS = [[chess.BB_PAWN_ATTACKS[colour][s] | sum(1 << t for t in (s + step, s + 2*step) if 0 <= t < 64) for s in chess.SQUARES]
               for colour, step in ((chess.BLACK, -8), (chess.WHITE, 8))]
-_PAWNS_NEAR = [[sum(1 << s for s in chess.SQUARES if _PAWN_WAYS[colour][s] & chess.BB_PAWN_ATTACKS[not colour][king]) for king in chess.SQUARES]
-               for colour in (chess.BLACK, chess.WHITE)]     # pawns that may give check by one move
+_PAWNS_NEAR = [[
+    sum(1 << s for s in chess.SQUARES
+        if _PAWN_WAYS[colour][s] & chess.BB_PAWN_ATTACKS[not colour][king])
+    for king in chess.SQUARES
+] for colour in (chess.BLACK, chess.WHITE)] # pawns that may give check by one move
 
 def _may_give_check(board, attacks, king):
-    "Men, each with squares: the moves that give check are among these, but for castling and en passant."
+    """Men, each with squares: the moves that give check are among these, but for castling and en
+    passant."""
     turn, own, occupied = board.turn, board.occupied_co[board.turn], board.occupied
     diagonal, straight, found, uncover = _diagonal(king, occupied), _straight(king, occupied), [], 0
     diagonals, straights, pawns = board.bishops | board.queens, board.rooks | board.queens, board.pawns & own
     if between := (diagonal | straight) & own:
-        beyond = _diagonal(king, occupied ^ between) & ~diagonal & diagonals | _straight(king, occupied ^ between) & ~straight & straights
-        for slider in chess.scan_reversed(beyond & own): uncover |= chess.between(king, slider) & between
+        beyond = (_diagonal(king, occupied ^ between) & ~diagonal & diagonals
+                  | _straight(king, occupied ^ between) & ~straight & straights)
+        for slider in chess.scan_reversed(beyond & own):
+            uncover |= (chess.between(king, slider) & between)
     for square, seen in attacks.items():
         man = 1 << square
         if not man & uncover:
             if man & board.knights: seen &= chess.BB_KNIGHT_ATTACKS[king]
-            else: seen &= (diagonal if man & diagonals else 0) | (straight if man & straights else 0)
+            else:
+                seen &= ((diagonal if man & diagonals else 0) |
+                         (straight if man & straights else 0))
         if seen := seen & ~own: found.append((square, seen))
     anywhere = uncover | (chess.BB_RANK_7 if turn else chess.BB_RANK_2)
     for square in chess.scan_reversed(pawns & (_PAWNS_NEAR[turn][king] | anywhere)):
@@ -211,16 +231,21 @@ def _may_give_check(board, attacks, king):
 def _seen_from(board, man, square, occupied):
     "What a man attacks from another square; a pawn on its last rank as all that it may become."
     promoted = man & board.pawns and 1 << square & (chess.BB_RANK_1 | chess.BB_RANK_8)
-    if promoted: return _diagonal(square, occupied) | _straight(square, occupied) | chess.BB_KNIGHT_ATTACKS[square]
+    if promoted:
+        return (_diagonal(square, occupied) | _straight(square, occupied)
+                | chess.BB_KNIGHT_ATTACKS[square])
     if man & board.knights: return chess.BB_KNIGHT_ATTACKS[square]
     if man & board.pawns: return chess.BB_PAWN_ATTACKS[board.turn][square]
     if man & board.kings: return chess.BB_KING_ATTACKS[square]
-    return (0 if man & board.rooks else _diagonal(square, occupied)) | (0 if man & board.bishops else _straight(square, occupied))
+    return ((0 if man & board.rooks else _diagonal(square, occupied)) |
+            (0 if man & board.bishops else _straight(square, occupied)))
 
 
 def _leaves_no_move(board, square, end):
     "Does this move, if it can be played, leave the other side without a legal move?"
-    for promotion in (chess.QUEEN, chess.KNIGHT) if 1 << square & board.pawns and chess.square_rank(end) in (0, 7) else (None,):
+    for promotion in (chess.QUEEN,
+                      chess.KNIGHT) if 1 << square & board.pawns and chess.square_rank(end) in (
+                          0, 7) else (None, ):
         if not board.is_pseudo_legal(move := chess.Move(square, end, promotion)): continue
         board.push(move)
         stuck = not board.was_into_check() and not any(board.generate_legal_moves())
@@ -232,11 +257,14 @@ def _leaves_no_move(board, square, end):
 def _may_mate(board, attacks):
     "Is there perhaps a move that mates? Where not, there is none."
     turn, king, pawns = board.turn, board.king(not board.turn), board.pawns & board.occupied_co[board.turn]
-    if board.ep_square is not None and chess.BB_PAWN_ATTACKS[not turn][board.ep_square] & pawns: return True
-    castled = chess.BB_FILE_D | chess.BB_FILE_F | (chess.BB_RANK_1 if turn else chess.BB_RANK_8)     # seen by the rook
+    if board.ep_square is not None and chess.BB_PAWN_ATTACKS[not turn][board.ep_square] & pawns:
+        return True
+    # seen by the rook
+    castled = chess.BB_FILE_D | chess.BB_FILE_F | (chess.BB_RANK_1 if turn else chess.BB_RANK_8)
     if board.castling_rights and 1 << king & castled and _castlings(board): return True
     if not (found := _may_give_check(board, attacks, king)): return False
-    flights = chess.BB_KING_ATTACKS[king] & ~board.occupied_co[not turn] & ~_pawn_attacks(pawns, turn)
+    flights = (chess.BB_KING_ATTACKS[king] & ~board.occupied_co[not turn]
+               & ~_pawn_attacks(pawns, turn))
     for seen in attacks.values(): flights &= ~seen
     for square, ends in found:
         man, others = 1 << square, board.occupied & ~(1 << square | 1 << king)
@@ -250,7 +278,8 @@ def _may_mate(board, attacks):
 def how_it_ends(
     board: chess.Board, # as it is again afterwards
     move: chess.Move,   # legal
-) -> str|None:          # 'mate', 'draw' (stalemate, dead material, 75 moves), or None: the game goes on
+# 'mate', 'draw' (stalemate, dead material, 75 moves), or None: the game goes on
+) -> str|None:
     "What a legal move does to the game."
     board.push(move)
     stuck = not any(board.generate_legal_moves())
@@ -265,7 +294,8 @@ def _goes_on(board, moves, rng):
     return next((m for m in rng.sample(moves, len(moves)) if not how_it_ends(board, m)), None)
 
 
-_NEAR = dict(mate=0.6, illegal=0.8)     # near misses for each such move; fewer than one, because in all other prompts the game goes on, too
+# near misses for each such move; fewer than one, because in all other prompts the game goes on, too
+_NEAR = dict(mate=0.6, illegal=0.8)
 
 def _beside(board, uci, others, rng, share=1.0):
     "A move, then its near miss from some legal moves."
@@ -274,11 +304,13 @@ def _beside(board, uci, others, rng, share=1.0):
     if other := _goes_on(board, others, rng): yield board, other.uci()
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #68031ef1
-_KEPT = 0.2     # share of the positions of a walk in which a common move is asked: neighbours are alike
+# share of the positions of a walk in which a common move is asked: neighbours are alike
+_KEPT = 0.2
 
 def _special(board, rng):
     "Castling, en passant, promotion; None where there is none."
-    pawns = board.pawns & board.occupied_co[board.turn] & (chess.BB_RANK_7 if board.turn else chess.BB_RANK_2)
+    pawns = (board.pawns & board.occupied_co[board.turn] &
+             (chess.BB_RANK_7 if board.turn else chess.BB_RANK_2))
     found = list(board.generate_legal_ep()) if board.ep_square else []
     if pawns: found += [m for m in board.generate_legal_moves(pawns) if m.promotion]
     if board.clean_castling_rights(): found += board.generate_castling_moves()
@@ -298,14 +330,17 @@ def _mates(kinds, rng):
         if len(elsewhere) == elsewhere.maxlen and not _may_mate(board, attacks): continue
         checks, mates = checks_and_mates(board)
         if not mates:
-            if checks and len(elsewhere) < elsewhere.maxlen and (move := _goes_on(board, checks, rng)): elsewhere.append((board.copy(), move.uci()))
+            if checks and len(elsewhere) < elsewhere.maxlen and (move := _goes_on(
+                    board, checks, rng)):
+                elsewhere.append((board.copy(), move.uci()))
             continue
         here = [m for m in checks if not how_it_ends(board, m)]
         for mate in rng.sample(mates, min(2, len(mates))):
             if not here and not elsewhere: break
             yield board, mate.uci()
             if rng.random() > _NEAR['mate']: continue
-            if here and (not elsewhere or rng.random() < 0.5): yield board, here.pop(rng.randrange(len(here))).uci()
+            if here and (not elsewhere or rng.random() < 0.5):
+                yield board, here.pop(rng.randrange(len(here))).uci()
             else: yield elsewhere.popleft()
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #e8aae17c
@@ -314,7 +349,8 @@ def _draws(kinds, rng):
     while True:
         if rng.random() < 0.02:
             board = next(late).copy()
-            board.halfmove_clock, board.fullmove_number, board.ep_square = rng.randint(148, 149), rng.randint(75, 200), None
+            board.halfmove_clock, board.fullmove_number, board.ep_square = rng.randint(
+                148, 149), rng.randint(75, 200), None
         else: board = next(few)
         moves = list(board.legal_moves)
         draws = [m for m in moves if how_it_ends(board, m) == 'draw']
@@ -339,41 +375,52 @@ MOVE_KINDS = dict(quiet=_quiet, mates=_mates, draws=_draws,
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #7538af2b
 def _at_another_time(board, rng):
-    "The FEN, in half of the cases with other clocks. Near the 75-move rule and where en passant is possible, the half-move clock stays."
+    """The FEN, in half of the cases with other clocks. Near the 75-move rule and where en passant
+    is possible, the half-move clock stays."""
     fen = board.fen()
     if rng.random() < 0.5: return fen
     *rest, passant, half, _ = fen.split(' ')
-    if passant == '-' and int(half) < 140 and rng.random() < 0.5: half = rng.randint(0, rng.choice((10, 50, 140)))
+    if passant == '-' and int(half) < 140 and rng.random() < 0.5:
+        half = rng.randint(0, rng.choice((10, 50, 140)))
     return f"{' '.join(rest)} {passant} {half} {rng.randint(1, rng.choice((60, 120, 300)))}"
 
 
 _WEIGHT = dict(games=3, deep=2)     # how often A is asked in positions of a kind; 1 for the others
 
 def _env_prompts(move, kinds, rng):
-    "Two at a time, because a near miss follows what it nearly is; most of them in games, which is where people ask."
-    streams, weights = [MOVE_KINDS[move]((kind,), rng) for kind in kinds], [_WEIGHT.get(kind, 1) for kind in kinds]
+    """Two at a time, because a near miss follows what it nearly is; most of them in games, which is
+    where people ask."""
+    streams, weights = [MOVE_KINDS[move]((kind, ), rng)
+                        for kind in kinds], [_WEIGHT.get(kind, 1) for kind in kinds]
     while True:
         for board, uci in islice(rng.choices(streams, weights)[0], 2):
             played = board.move_stack[max(0, len(board.move_stack) - rng.choice((0, 9, rng.randint(1, 8)))):]
-            yield env_example(_at_another_time(board, rng), uci, ' '.join(m.uci() for m in played), game_phase(board))
+            yield env_example(_at_another_time(board, rng), uci, ' '.join(m.uci() for m in played),
+                              game_phase(board))
 
 
 def _policy_prompts(kind, rng):
     for board in walks((kind,), rng):
-        if rng.random() < 0.3: yield Example(PolicyTask(_at_another_time(board, rng)), None, game_phase(board))
+        if rng.random() < 0.3:
+            yield Example(PolicyTask(_at_another_time(board, rng)), None, game_phase(board))
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #509c42b0
 def position_kinds(
-    data: str,          # of a configuration: 'unlabelled' for all kinds, 'unlabelled:games,armies' for some
-) -> tuple[str, ...]:   # names of `POSITIONS`, and 'visited' (see `grpo.mixture`); empty where data is something else
+    # of a configuration: 'unlabelled' for all kinds, 'unlabelled:games,armies' for some
+    data: str,
+# names of `POSITIONS`, and 'visited' (see `grpo.mixture`); empty where data is something else
+) -> tuple[str, ...]:
     "The kinds of position that are asked for. Raises ValueError for a kind that there is not."
     word, _, names = data.partition(':')
     if word != 'unlabelled': return ()
     known = (*POSITIONS, 'visited')
     kinds = tuple(dict.fromkeys(map(str.strip, names.split(',')))) if names else known
     for name in kinds:
-        if name not in known: raise ValueError(f'data {data}: there are no positions {name!r}, only {", ".join(known)}')
-    if kinds == ('visited',): raise ValueError(f'data {data}: visited positions begin where others end, so name another kind, too')
+        if name not in known: raise ValueError(f'data {data}: there are no positions {name!r}, '
+                                               f'only {", ".join(known)}')
+    if kinds == ('visited', ):
+        raise ValueError(
+            f'data {data}: visited positions begin where others end, so name another kind, too')
     return kinds
 
 
@@ -389,12 +436,16 @@ def unlabelled_prompts(
     rng = random.Random(f'{seed} {task} {kind}')
     for example in _policy_prompts(kind, rng) if task == 'P' else _env_prompts(kind, kinds, rng):
         position = position_hash(example.fen)
-        if split in (None, split_of(position)) and position not in reserved: yield replace(example, source=kind)
+        if split in (None, split_of(position)) and position not in reserved:
+            yield replace(example, source=kind)
 
 # %% ../../nbs/chess/09_unlabelled.ipynb #7a5c3001
 def _prompts(task, kinds, places, reserved):
     "For each kind the endless prompts of a seed."
-    return {kind: partial(unlabelled_prompts, task, kind, kinds=places, reserved=reserved) for kind in kinds}
+    return {
+        kind: partial(unlabelled_prompts, task, kind, kinds=places, reserved=reserved)
+        for kind in kinds
+    }
 
 complete('P', prompts=lambda places, reserved: _prompts('P', places, places, reserved))
 complete('A', prompts=lambda places, reserved: _prompts('A', MOVE_KINDS, places, reserved))

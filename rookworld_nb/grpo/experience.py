@@ -26,11 +26,13 @@ from .grpo import zero_signal_groups
 from .ranks import everywhere, my_share, rank, world
 
 # %% ../../nbs/grpo/04_experience.ipynb #55701da6
-def _of_kind(rows, kind): return rows.of_kind(kind) if isinstance(rows, Rows) else [r for r in rows if r.kind == kind]
+def _of_kind(rows, kind):
+    return (rows.of_kind(kind) if isinstance(rows, Rows) else [r for r in rows if r.kind == kind])
 
 
 def _order_seed(seed, lap):
-    "A sum: no 32 bits of it, which is what PyTorch's generator reads, are those of another seed or of `rollout_seed`, see `tests/test_wiring.py`."
+    """A sum: no 32 bits of it, which is what PyTorch's generator reads, are those of another seed
+    or of `rollout_seed`, see `tests/test_wiring.py`."""
     return seed*1009 + lap
 
 
@@ -62,10 +64,14 @@ class PromptSource:
     def __init__(self,
         rows: Rows|list[Example],       # training rows of all tasks, each prompt once
         seed: int = 0,                  # of the order
-        rare_share: float = 0.0,        # share of A prompts that come from `rare_moves` instead, 0 to 1
+        # share of A prompts that come from `rare_moves` instead, 0 to 1
+        rare_share: float = 0.0,
     ):
-        self.rows, self.seed, self.rare_share = {kind: _of_kind(rows, kind) for kind in TASKS}, seed, rare_share
-        self._rare, self.used = _Stream(rare_moves(f'{seed} rare')), dict.fromkeys([*self.rows, 'rare'], 0)
+        self.rows, self.seed, self.rare_share = {kind: _of_kind(rows, kind)
+                                                 for kind in TASKS}, seed, rare_share
+        self._rare, self.used = _Stream(rare_moves(f'{seed} rare')), dict.fromkeys([
+            *self.rows, 'rare'
+        ], 0)
 
     def take(self,
         kind: str, # letter of a task
@@ -73,10 +79,12 @@ class PromptSource:
     ) -> list[Example]: # the next ones; a new shuffle after every pass
         "The next prompts of one task."
         rows, out, used = self.rows[kind], [], self.used
-        if n and not rows: raise ValueError(f'no training rows of task {kind}: change env_ratio or the data')
+        if n and not rows:
+            raise ValueError(f'no training rows of task {kind}: change env_ratio or the data')
         while len(out) < n:
             rare = kind == EnvTask.letter and _is_due(used['rare'], used[kind], self.rare_share)
-            out.append(self._rare[used['rare']] if rare else rows[_drawn(self.seed, used[kind], len(rows))])
+            out.append(self._rare[used['rare']] if rare else rows[_drawn(
+                self.seed, used[kind], len(rows))])
             used['rare' if rare else kind] += 1
         return out
 
@@ -104,15 +112,18 @@ class PromptSource:
 
     def load_state_dict(self, state: dict): # from `state_dict`
         "Continue where another source was."
-        self.used = {kind: state['used'].get(kind, 0) for kind in self.used}       # old runs had fewer, or more
+        # old runs had fewer, or more
+        self.used = {kind: state['used'].get(kind, 0) for kind in self.used}
 
 # %% ../../nbs/grpo/04_experience.ipynb #e4b7fca5
 def task_counts(
     step: int,           # from 1
     prompts: int,        # prompts per step
-    shares: dict[str, float]|float, # letter: share of the prompts over the run, together 1; a number: the share of A, the rest is P
+    # letter: share of the prompts over the run, together 1; a number: the share of A, the rest is P
+    shares: dict[str, float]|float,
 ) -> dict[str, int]:     # letter: prompts, together `prompts`
-    "The number of prompts of each task in a step: the shares are exact over the run, and of two tasks within one prompt in every step."
+    """The number of prompts of each task in a step: the shares are exact over the run, and of two
+    tasks within one prompt in every step."""
     shares = shares if isinstance(shares, dict) else dict(P=1 - shares, A=shares)
     before, now, left, counts = (step - 1)*prompts, step*prompts, 1.0, {}
     for letter, share in [*shares.items()][:0:-1]:      # the first has the rest
@@ -128,21 +139,25 @@ class Experience:
     rollouts: Rollouts       # P prompts, B = P·G completions
     scores: list[Score]      # B
     rewards: Tensor          # (P, G) float
-    asked: 'Experience|None' = None # the groups first asked, those without signal included; None: these are they
+    # the groups first asked, those without signal included; None: these are they
+    asked: 'Experience|None' = None
 
     def select(
         self,
         keep: Tensor,    # (P,) bool, or (P',) int64
     ) -> 'Experience':
         "Only some of the groups, or the groups in another order."
-        groups, G = keep.nonzero().flatten() if keep.dtype == torch.bool else keep, self.rewards.shape[1]
+        groups, G = keep.nonzero().flatten(
+        ) if keep.dtype == torch.bool else keep, self.rewards.shape[1]
         return Experience([self.examples[p] for p in groups], self.rollouts.select(groups),
-                          [self.scores[p*G + g] for p in groups for g in range(G)], self.rewards[keep])
+                          [self.scores[p*G + g] for p in groups for g in range(G)],
+                          self.rewards[keep])
 
 
 def _merge(parts: list[Experience]) -> Experience:
     "Several experiences as one."
-    return Experience([e for p in parts for e in p.examples], concat_rollouts([p.rollouts for p in parts]),
+    return Experience([e for p in parts for e in p.examples],
+                      concat_rollouts([p.rollouts for p in parts]),
                       [s for p in parts for s in p.scores], torch.cat([p.rewards for p in parts]))
 
 # %% ../../nbs/grpo/04_experience.ipynb #0f50207f
@@ -152,7 +167,10 @@ def sampling_settings(
 ) -> dict:               # temperature, top_k, top_p
     "How completions of a task are sampled."
     common = dict(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
-    return common | {name: value for name, value in TASKS[kind].sampling(config).items() if value is not None}
+    return (common | {
+        name: value
+        for name, value in TASKS[kind].sampling(config).items() if value is not None
+    })
 
 
 def sampled_ids(
@@ -172,9 +190,11 @@ def collect(
     scorer: Scorer|None = None, # gives the rewards; None is the one that config asks for
     step: int|None = None,  # of training, for the scorer's curriculum
 ) -> tuple[Experience, tuple[float, float]]: # and the seconds of sampling and of scoring
-    "Sample a group for every prompt and score it. Of several ranks each does so for its share, and all get the whole."
+    """Sample a group for every prompt and score it. Of several ranks each does so for its share,
+    and all get the whole."""
     places = my_share(range(len(examples)))
-    share = lambda: _collect_share(model, tokenizer, [examples[i] for i in places], list(places), config, seed, scorer, step)
+    share = lambda: _collect_share(model, tokenizer, [examples[i] for i in places], list(places),
+                                   config, seed, scorer, step)
     if world() == 1: return share()
     device, parts = model.wte.weight.device, everywhere(lambda: _on_cpu(*share()))
     order = torch.cat([torch.arange(len(examples))[r::len(parts)] for r in range(len(parts))])
@@ -182,11 +202,13 @@ def collect(
     return replace(whole, rollouts=whole.rollouts.to(device)), parts[rank()][1]
 
 
-def _on_cpu(batch, seconds): return batch and replace(batch, rollouts=batch.rollouts.to('cpu')), seconds
+def _on_cpu(batch, seconds):
+    return batch and replace(batch, rollouts=batch.rollouts.to('cpu')), seconds
 
 
 def _truths(model, tokenizer, examples):
-    "True answers for speculative decoding, of the tasks where that helps; None where a GPU replays fixed shapes."
+    """True answers for speculative decoding, of the tasks where that helps; None where a GPU
+    replays fixed shapes."""
     if model.fixed_shapes: return None
     texts = [e.completion(tokenizer.style) if e.of_task.drafts else None for e in examples]
     return Drafts.of(tokenizer, texts, model.wte.weight.device)
@@ -198,8 +220,9 @@ def _collect_share(model, tokenizer, examples, places, config, seed, scorer, ste
     t0, G = time.perf_counter(), config.group_size
     settings, limits = [sampling_settings(e.kind, config) for e in examples], token_limits(config)
     how = {name: [s[name] for s in settings] for name in settings[0]}
-    rollouts = generate(model, tokenizer, [e.prompt(tokenizer.style) for e in examples], G, config.max_new_tokens,
-                        seed=seed, limits=[limits[e.kind] for e in examples], vocabulary=sampled_ids(tokenizer, config),
+    rollouts = generate(model, tokenizer, [e.prompt(tokenizer.style) for e in examples], G,
+                        config.max_new_tokens, seed=seed, limits=[limits[e.kind] for e in examples],
+                        vocabulary=sampled_ids(tokenizer, config),
                         drafts=_truths(model, tokenizer, examples), places=places, **how)
     t1 = time.perf_counter()
     scores = (scorer or make_scorer(config)).score(examples, rollouts.completions, step)
@@ -212,16 +235,19 @@ def _silent_groups(
     config: TrainConfig, # baseline
 ) -> Tensor:             # (P,) bool
     "The groups without signal."
-    if config.baseline in OUTSIDE_BASELINES: return torch.zeros(len(batch.rewards), dtype=torch.bool)
+    if config.baseline in OUTSIDE_BASELINES:
+        return torch.zeros(len(batch.rewards), dtype=torch.bool)
     return zero_signal_groups(batch.rewards)
 
 # %% ../../nbs/grpo/04_experience.ipynb #3525d2f3
 def rollout_seed(
     seed: int,    # of the run
     step: int,    # from 1
-    attempt: int, # 0, then 1, 2, … 50 for resampling rounds; 51 to 100 are those of `grpo.step.minibatches`
+    # 0, then 1, 2, … 50 for resampling rounds; 51 to 100 are those of `grpo.step.minibatches`
+    attempt: int,
 ) -> int:         # of the sampler
-    "A sampler seed that depends only on seed, step and resampling round, so that a resumed run samples the same."
+    """A sampler seed that depends only on seed, step and resampling round, so that a resumed run
+    samples the same."""
     return (seed * 1_000_003 + step) * 101 + attempt
 
 # %% ../../nbs/grpo/04_experience.ipynb #364fcdce
@@ -230,10 +256,12 @@ class _ModelFacts:
     "How the model is doing."
     step: int                               # from 1
     loss: float|None = None                 # all its terms, each with its weight
-    reward_mean: float|None = None          # of the prompts first asked, each task at its share in the run
+    # of the prompts first asked, each task at its share in the run
+    reward_mean: float|None = None
     reward_std: float|None = None           # of the same completions
     reward_max: float|None = None           # of the same completions
-    rewards: dict[str, float|None] = field(default_factory=dict) # reward_ and a letter: mean of each task; None without any
+    # reward_ and a letter: mean of each task; None without any
+    rewards: dict[str, float|None] = field(default_factory=dict)
     best_reward: float|None = None          # highest `reward_mean` of the run so far
     running_reward_mean: float|None = None  # with normalize_rewards
     running_reward_std: float|None = None   # with normalize_rewards
@@ -241,7 +269,9 @@ class _ModelFacts:
     explained_variance: float|None = None   # at most 1, with a value head
     value_loss: float|None = None           # squared reward, with a value head
     kl_coef: float|None = None              # in use, with a reference
-    kl_nats_per_token: float|None = None    # to the reference, of the groups learned from; without one that of all groups asked, to the start
+    # to the reference, of the groups learned from; without one that of all groups asked, to the
+    # start
+    kl_nats_per_token: float|None = None
     kl_nats_per_sequence: float|None = None # the same of a whole completion
     kl_asked_nats_per_token: float|None = None    # of all groups first asked, every kl_every steps
     kl_asked_nats_per_sequence: float|None = None # the same of a whole completion
@@ -259,28 +289,38 @@ _SELDOM = ('engine_restarts', 'engine_lost', 'skip_reason')  # columns of some r
 
 @dataclass(slots=True)
 class StepFacts(_ModelFacts):
-    "All that a step measures: the columns of metrics.jsonl, in their order. None is what was not measured."
+    """All that a step measures: the columns of metrics.jsonl, in their order. None is what was not
+    measured."""
     zero_signal_share: float|None = None    # of the groups first asked, 0 to 1
     truncated_share: float|None = None      # of their completions, 0 to 1
     format_share: float|None = None         # of their completions, 0 to 1
-    formats: dict[str, float|None] = field(default_factory=dict) # format_share_ and a letter: of each task; None without any
-    eval_spread: float|None = None          # of an answer to P: its best evaluation less its worst, in win probability
-    eval_distance: float|None = None        # of these evaluations from the label's, in win probability; None without labels
+    # format_share_ and a letter: of each task; None without any
+    formats: dict[str, float|None] = field(default_factory=dict)
+    # of an answer to P: its best evaluation less its worst, in win probability
+    eval_spread: float|None = None
+    # of these evaluations from the label's, in win probability; None without labels
+    eval_distance: float|None = None
     falling_share: float|None = None        # of answers to P, whose evaluations never rise
     first_share: float|None = None          # of answers to P, whose B is the first candidate
-    alphabet_share: float|None = None       # of answers to P, whose candidates are in the order of the alphabet
+    # of answers to P, whose candidates are in the order of the alphabet
+    alphabet_share: float|None = None
     learning_rate: float|None = None        # of this step
     completion_tokens: int|None = None      # of all groups learned from
     trained_tokens: int|None = None         # of these, the ones that the loss sees
     prompts: dict[str, int] = field(default_factory=dict) # prompts_ and a letter: first asked
     refills: int|None = None                # rounds after the first
     refill_prompts: int|None = None         # asked in these rounds
-    refill_rewards: dict[str, float|None] = field(default_factory=dict) # refill_reward_ and a letter: mean of these rounds; None without any
+    # refill_reward_ and a letter: mean of these rounds; None without any
+    refill_rewards: dict[str, float|None] = field(default_factory=dict)
     engine_restarts: int|None = None        # in the run so far, with an engine
     engine_lost: bool|None = None           # with an engine
-    parts: dict[str, float|None] = field(default_factory=dict) # part_p_…, part_a_…: mean reward earned by each part
-    kinds: dict[str, float] = field(default_factory=dict) # share_… and signal_…: how often each kind of prompt is asked, and how many of its groups have a signal
-    skipped: int = 0                        # 1 when a loss or gradient that is not finite ended the step
+    # part_p_…, part_a_…: mean reward earned by each part
+    parts: dict[str, float|None] = field(default_factory=dict)
+    # share_… and signal_…: how often each kind of prompt is asked, and how many of its groups have
+    # a signal
+    kinds: dict[str, float] = field(default_factory=dict)
+    # 1 when a loss or gradient that is not finite ended the step
+    skipped: int = 0
     recoveries: int|None = None             # in the run so far
     skip_reason: str|None = None            # of a skipped step
     time_rollout_s: float|None = None       # sampling
@@ -289,7 +329,8 @@ class StepFacts(_ModelFacts):
     time_s: float|None = None               # the whole step
 
     def row(self) -> dict: # as JSON can hold it
-        "The row of metrics.jsonl: every part is a column, and what is seldom there is left out where it is not."
+        """The row of metrics.jsonl: every part is a column, and what is seldom there is left out
+        where it is not."""
         row = {}
         for name in [f.name for f in fields(self)]:
             value = getattr(self, name)
@@ -306,36 +347,48 @@ def gather(
     step: int,             # from 1
     scorer: Scorer|None = None, # see `collect`
 ) -> tuple[Experience, StepFacts]: # what the step learns from; what was measured of it
-    "Collect groups; replace those whose completions all score the same by new ones, because they teach nothing."
-    wanted, scorer = task_counts(step, config.prompts_per_step, config.shares), scorer or make_scorer(config)
+    """Collect groups; replace those whose completions all score the same by new ones, because they
+    teach nothing."""
+    wanted, scorer = task_counts(step, config.prompts_per_step,
+                                 config.shares), scorer or make_scorer(config)
     kept, rounds, seconds = [], [], []
     for attempt in range(1 + config.max_refills):
         examples = [e for kind, many in wanted.items() for e in source.take(kind, many)]
-        asked, spent = collect(model, tokenizer, examples, config, rollout_seed(config.seed, step, attempt),
-                               scorer, step)
+        asked, spent = collect(model, tokenizer, examples, config,
+                               rollout_seed(config.seed, step, attempt), scorer, step)
         rounds.append(asked)
         seconds.append(spent)
         silent = _silent_groups(asked, config)
         source.record(examples, asked.rewards, asked.rollouts.completions)
         if not config.dynamic_sampling: kept.append(asked)
         elif not silent.all(): kept.append(asked.select(~silent))
-        wanted = {kind: sum(e.kind == kind for e, s in zip(examples, silent) if s) for kind in wanted}
+        wanted = {
+            kind: sum(e.kind == kind for e, s in zip(examples, silent) if s)
+            for kind in wanted
+        }
         if not config.dynamic_sampling or not silent.any(): break
-    batch, facts = replace(_merge(kept or rounds), asked=rounds[0]), _sampled_facts(step, rounds, config.shares, scorer)
+    batch, facts = replace(_merge(kept or rounds),
+                           asked=rounds[0]), _sampled_facts(step, rounds, config.shares, scorer)
     facts.completion_tokens = int(batch.rollouts.completion_mask.sum())
-    facts.kinds, (facts.time_rollout_s, facts.time_score_s) = source.facts(), map(sum, zip(*seconds))
+    facts.kinds, (facts.time_rollout_s,
+                  facts.time_score_s) = source.facts(), map(sum, zip(*seconds))
     return batch, facts
 
 # %% ../../nbs/grpo/04_experience.ipynb #fccf9900
 def _mean_of(values): return sum(values)/len(values) if values else None
 
 
-def _columns(name: str, of_task: dict) -> dict: return {f'{name}_{kind.lower()}': value for kind, value in of_task.items()}
+def _columns(name: str, of_task: dict) -> dict:
+    return {f'{name}_{kind.lower()}': value for kind, value in of_task.items()}
 
 
-def _task_rewards(rounds: list[Experience], kinds) -> dict: # mean reward of each task; None where there is none
-    return {kind: torch.cat(groups).mean().item() if groups else None
-            for kind in kinds for groups in [[g for r in rounds for e, g in zip(r.examples, r.rewards) if e.kind == kind]]}
+# mean reward of each task; None where there is none
+def _task_rewards(rounds: list[Experience], kinds) -> dict:
+    return {
+        kind: torch.cat(groups).mean().item() if groups else None
+        for kind in kinds
+        for groups in [[g for r in rounds for e, g in zip(r.examples, r.rewards) if e.kind == kind]]
+    }
 
 
 def mixed_reward(
@@ -350,12 +403,16 @@ def mixed_reward(
 def _format_shares(batch: Experience, kinds) -> dict: # None where the task is not there
     "How many completions can be read, of all and of each task."
     G, read = batch.rewards.shape[1], ['structure' in s.parts for s in batch.scores]
-    of_task = {kind: [r for i, r in enumerate(read) if batch.examples[i // G].kind == kind] for kind in kinds}
+    of_task = {
+        kind: [r for i, r in enumerate(read) if batch.examples[i // G].kind == kind]
+        for kind in kinds
+    }
     shares = {kind: _mean_of(found) for kind, found in of_task.items()}
     return dict(format_share=sum(read)/len(read), formats=_columns('format_share', shares))
 
 
-def _mean_parts(batch: Experience, kinds) -> dict: # mean reward earned by every part, by its column; None where the task is not there
+# mean reward earned by every part, by its column; None where the task is not there
+def _mean_parts(batch: Experience, kinds) -> dict:
     parts, G = {}, batch.rewards.shape[1]
     for kind in kinds:
         scores = [s for i, s in enumerate(batch.scores) if batch.examples[i // G].kind == kind]
@@ -372,27 +429,39 @@ def _engine_facts(scorer):
     return {name: type(value)(sum(f[name] for f in found)) for name, value in found[0].items()}
 
 
-def _sampled_facts(step: int, rounds: list[Experience], shares: dict[str, float], scorer: Scorer) -> StepFacts:
-    "Metrics of the prompts that were asked first, dropped ones included; and the rewards of resampled prompts."
+def _sampled_facts(step: int, rounds: list[Experience], shares: dict[str, float],
+                   scorer: Scorer) -> StepFacts:
+    """Metrics of the prompts that were asked first, dropped ones included; and the rewards of
+    resampled prompts."""
     first, of_task, kinds = rounds[0], _task_rewards(rounds[:1], shares), [e.kind for e in rounds[0].examples]
-    return StepFacts(
-        step, parts=_mean_parts(first, shares), **_engine_facts(scorer), reward_mean=mixed_reward(of_task, shares),
-        reward_std=first.rewards.std().item(), reward_max=first.rewards.max().item(),
-        rewards=_columns('reward', of_task), prompts=_columns('prompts', {kind: kinds.count(kind) for kind in shares}),
-        refills=len(rounds) - 1, refill_prompts=sum(len(r.examples) for r in rounds[1:]),
-        refill_rewards=_columns('refill_reward', _task_rewards(rounds[1:], shares)),
-        zero_signal_share=zero_signal_groups(first.rewards).float().mean().item(), **_format_shares(first, shares), **_habits(first),
-        truncated_share=first.rollouts.truncated.float().mean().item())
+    return StepFacts(step, parts=_mean_parts(first, shares), **_engine_facts(scorer),
+                     reward_mean=mixed_reward(of_task,
+                                              shares), reward_std=first.rewards.std().item(),
+                     reward_max=first.rewards.max().item(), rewards=_columns('reward', of_task),
+                     prompts=_columns('prompts', {kind: kinds.count(kind)
+                                                  for kind in shares}), refills=len(rounds) - 1,
+                     refill_prompts=sum(len(r.examples) for r in rounds[1:]),
+                     refill_rewards=_columns('refill_reward', _task_rewards(rounds[1:], shares)),
+                     zero_signal_share=zero_signal_groups(first.rewards).float().mean().item(),
+                     **_format_shares(first, shares), **_habits(first),
+                     truncated_share=first.rollouts.truncated.float().mean().item())
 
 # %% ../../nbs/grpo/04_experience.ipynb #60880739
-def _habits(batch: Experience) -> dict: # columns of metrics.jsonl; None where no P answer can be read
+# columns of metrics.jsonl; None where no P answer can be read
+def _habits(batch: Experience) -> dict:
     "What the rules cannot see: how P answers evaluate, order and choose."
     G = batch.rewards.shape[1]
-    policy = [(e.target, s) for i, s in enumerate(batch.scores) if isinstance((e := batch.examples[i // G]).task, PolicyTask)]
+    policy = [(e.target, s) for i, s in enumerate(batch.scores)
+              if isinstance((e := batch.examples[i // G]).task, PolicyTask)]
     read = [(s.about[1], target) for target, s in policy if s.about and s.about[1]]
     answers, chances = [a for a, _ in read], [[win_probability(e) for e in a.evals] for a, _ in read]
-    apart = [abs(p - win_probability(dict(zip(t.moves, t.evals))[m])) for (a, t), ps in zip(read, chances) if t for m, p in zip(a.moves, ps) if m in t.moves]
-    return dict(eval_spread=_mean_of([max(ps) - min(ps) for ps in chances if len(ps) > 1]), eval_distance=_mean_of(apart),
-                falling_share=_mean_of([list(a.evals) == sorted(a.evals, reverse=True) for a in answers]),
-                first_share=_mean_of([a.best == a.moves[0] for a in answers]),
-                alphabet_share=_mean_of([list(a.moves) == sorted(a.moves) for a in answers if len(a.moves) > 1]))
+    apart = [
+        abs(p - win_probability(dict(zip(t.moves, t.evals))[m]))
+        for (a, t), ps in zip(read, chances) if t for m, p in zip(a.moves, ps) if m in t.moves
+    ]
+    return dict(
+        eval_spread=_mean_of([max(ps) - min(ps) for ps in chances
+                              if len(ps) > 1]), eval_distance=_mean_of(apart),
+        falling_share=_mean_of([list(a.evals) == sorted(a.evals, reverse=True) for a in answers]),
+        first_share=_mean_of([a.best == a.moves[0] for a in answers]), alphabet_share=_mean_of(
+            [list(a.moves) == sorted(a.moves) for a in answers if len(a.moves) > 1]))

@@ -20,7 +20,8 @@ def masked_mean(
     dim: int|None = None, # the axis to average over; None averages over everything
 ) -> Tensor:             # the mean over the True places; 0 where there are none
     "The mean of the values where the mask is True."
-    if x.shape != mask.shape: raise ValueError(f'x and mask differ in shape: {tuple(x.shape)} and {tuple(mask.shape)}')
+    if x.shape != mask.shape:
+        raise ValueError(f'x and mask differ in shape: {tuple(x.shape)} and {tuple(mask.shape)}')
     dims = tuple(range(x.ndim)) if dim is None else (dim,)
     return x.masked_fill(~mask, 0).sum(dims) / mask.sum(dims).clamp(min=1)
 
@@ -34,17 +35,21 @@ def _all_equal(
 
 def reward_scale(
     rewards: Tensor,      # (P, G) float, graded reward of each completion, in [-0.3, 1]
-    scale: str = 'group', # 'group' std of the group, 'batch' std of all P*G rewards, 'none' (or 'center') 1
+    # 'group' std of the group, 'batch' std of all P*G rewards, 'none' (or 'center') 1
+    scale: str = 'group',
     eps: float = 1e-4,    # added to the std, in reward units
-    min_std: float = 0.,  # a smaller std counts as this much, so that near-ties stay small; in reward units
+    # a smaller std counts as this much, so that near-ties stay small; in reward units
+    min_std: float = 0.,
 ) -> Tensor:              # (P, 1) float, > 0
-    "What advantages are divided by. A batch of equal rewards has no scale, so that is 1: what is compared with it from outside keeps its size."
+    """What advantages are divided by. A batch of equal rewards has no scale, so that is 1: what is
+    compared with it from outside keeps its size."""
     if rewards.ndim != 2 or rewards.shape[1] < 2:
         raise ValueError('a group needs at least 2 completions: '
                          f'expected rewards of shape (P, G>=2), got {tuple(rewards.shape)}')
     if not rewards.isfinite().all():
         raise ValueError(f'rewards must be finite, got {rewards[~rewards.isfinite()][0].item()}')
-    if scale in ('none', 'center') or scale == 'batch' and not min_std and _all_equal(rewards): return torch.ones_like(rewards[:, :1])
+    if scale in ('none', 'center') or scale == 'batch' and not min_std and _all_equal(rewards):
+        return torch.ones_like(rewards[:, :1])
     if scale == 'group': std = (rewards - rewards[:, :1]).std(1, keepdim=True)
     elif scale == 'batch': std = rewards.std().expand(len(rewards), 1)
     else: raise ValueError(f"unknown scale {scale!r}: expected 'group', 'batch' or 'none'")
@@ -57,17 +62,20 @@ def group_advantages(
     rewards: Tensor,                  # (P, G) float, graded reward of each completion, in [-0.3, 1]
     scale: str = 'group',             # see `reward_scale`
     baseline: str = 'group_mean',     # what a reward is compared with, one of `BASELINES`
-    running_mean: float|None = None,  # the baseline of 'ema', in reward units (see `RunningMoments`)
+    # the baseline of 'ema', in reward units (see `RunningMoments`)
+    running_mean: float|None = None,
     eps: float = 1e-4,                # see `reward_scale`
     min_std: float = 0.,              # see `reward_scale`
 ) -> Tensor:                          # (P, G) float
     "How much better each completion is than its baseline."
     divisor = reward_scale(rewards, scale, eps, min_std)
-    if baseline not in BASELINES: raise ValueError(f'unknown baseline {baseline!r}: expected one of {BASELINES}')
+    if baseline not in BASELINES:
+        raise ValueError(f'unknown baseline {baseline!r}: expected one of {BASELINES}')
     if baseline == 'value':
         raise ValueError("baseline 'value' gives an advantage for each token: see `gae` in room value")
     if baseline == 'ema':
-        if running_mean is None: raise ValueError("baseline 'ema' needs the running_mean of the rewards, got None")
+        if running_mean is None:
+            raise ValueError("baseline 'ema' needs the running_mean of the rewards, got None")
         return (rewards - running_mean) / divisor
     shifted = rewards - rewards[:, :1]
     return (shifted - _group_baseline(shifted, baseline)) / divisor
@@ -81,12 +89,14 @@ def _group_baseline(rewards, baseline):
     if baseline == 'leave_one_out': return others
     median = rewards.sort(1).values[:, [(G - 1)//2, G//2]].mean(1, keepdim=True)
     spread = (rewards - median).abs()
-    outlier = spread.amax(1, keepdim=True) > 0.5001*spread.sum(1, keepdim=True)  # half, up to rounding
+    # half, up to rounding
+    outlier = spread.amax(1, keepdim=True) > 0.5001*spread.sum(1, keepdim=True)
     return torch.where(outlier, median, others)
 
 # %% ../../nbs/grpo/01_grpo.ipynb #4f7e1c70
 class RunningMoments:
-    "Mean and std of the rewards, averaged over steps with exponentially fading weights; part of the checkpoint."
+    """Mean and std of the rewards, averaged over steps with exponentially fading weights; part of
+    the checkpoint."""
     def __init__(self,
         momentum: float = 0.99, # weight of the past, in [0, 1)
     ):
@@ -96,9 +106,11 @@ class RunningMoments:
     def update(self,
         rewards: Tensor, # float, any shape, the rewards of one step, at least 2
     ):
-        "Update mean and std with the rewards of a step; the first rewards replace the initial 0 and 1."
+        """Update mean and std with the rewards of a step; the first rewards replace the initial 0
+        and 1."""
         if rewards.numel() < 2 or not rewards.isfinite().all():
-            raise ValueError(f'moments need at least 2 finite rewards, got {rewards.flatten().tolist()}')
+            raise ValueError(
+                f'moments need at least 2 finite rewards, got {rewards.flatten().tolist()}')
         m = self.momentum if self.steps else 0.
         self.mean = m*self.mean + (1 - m)*rewards.double().mean().item()
         self.std = m*self.std + (1 - m)*rewards.double().std().item()
@@ -125,7 +137,8 @@ class RunningMoments:
 def overlong_penalty(
     lengths: Tensor, # (B,) int, sampled tokens of each completion
     max_length: int|Tensor, # most tokens a completion may have; one number, or (B,) int
-    buffer: int,     # over how many of the last tokens the penalty grows, in [0, max_length]; 0 is no penalty
+    # over how many of the last tokens the penalty grows, in [0, max_length]; 0 is no penalty
+    buffer: int,
 ) -> Tensor:         # (B,) float in [-1, 0], in reward units before any weight
     "DAPO's soft overlong punishment, to be added to the reward."
     least = int(torch.as_tensor(max_length).min())
@@ -158,7 +171,8 @@ class _OnePass(torch.autograd.Function):
         logp = logits.log_softmax(-1)
         sampled = logp.gather(-1, ids[..., None])[..., 0]
         p = logp.clamp_(min=_FLOOR).exp()
-        H, to_ref, from_ref, ref_sampled, d, q = -torch.linalg.vecdot(p, logp), None, None, None, None, None
+        H, to_ref, from_ref, ref_sampled, d, q = -torch.linalg.vecdot(
+            p, logp), None, None, None, None, None
         if ref_logits is not None:
             logq = ref_logits.log_softmax(-1)
             ref_sampled = logq.gather(-1, ids[..., None])[..., 0]
@@ -174,7 +188,8 @@ class _OnePass(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, g_sampled, g_H, g_to_ref, g_from_ref, _):
         ids, logp, p, d, q, H, to_ref = ctx.saved_tensors
-        each, factor = torch.zeros_like(H), None   # of p: one number for a token, and one for every logit
+        # of p: one number for a token, and one for every logit
+        each, factor = torch.zeros_like(H), None
         if g_sampled is not None: each = each - g_sampled
         if g_H is not None: each, factor = each - g_H*H, logp * -g_H[..., None]
         if g_to_ref is not None:
@@ -188,7 +203,8 @@ class _OnePass(torch.autograd.Function):
 
 # %% ../../nbs/grpo/01_grpo.ipynb #e1d690b9
 class TokenFacts(NamedTuple):
-    "What logits say about the sampled tokens; all (B, T) nats, float32 (float64 for float64 logits)."
+    """What logits say about the sampled tokens; all (B, T) nats, float32 (float64 for float64
+    logits)."""
     logprobs: Tensor                 # of the sampled tokens
     entropy: Tensor                  # of the next-token distributions
     kl_pi_ref: Tensor|None = None    # KL(policy || reference) of the next-token distributions
@@ -197,15 +213,20 @@ class TokenFacts(NamedTuple):
 
 
 def token_facts(
-    logits: Tensor,               # (B, T, V) float, column t predicts ids[:, t]; divide by the temperature beforehand
+    # (B, T, V) float, column t predicts ids[:, t]; divide by the temperature beforehand
+    logits: Tensor,
     ids: Tensor,                  # (B, T) int64, the tokens that were sampled
     ref_logits: Tensor|None = None, # (B, T, V) float, of the reference; never differentiated
 ) -> TokenFacts:                  # differentiable
     "Log-probability, entropy and KL of every token in one pass over the logits."
     if logits.ndim < 2 or ids.shape != logits.shape[:-1]:
-        raise ValueError(f'expected logits (B, T, V) and ids (B, T), got {tuple(logits.shape)} and {tuple(ids.shape)}')
+        raise ValueError(
+            f'expected logits (B, T, V) and ids (B, T), got {tuple(logits.shape)} and {tuple(ids.shape)}'
+        )
     if ref_logits is not None and logits.shape != ref_logits.shape:
-        raise ValueError(f'logits and ref_logits differ in shape: {tuple(logits.shape)} and {tuple(ref_logits.shape)}')
+        raise ValueError(
+            f'logits and ref_logits differ in shape: {tuple(logits.shape)} and {tuple(ref_logits.shape)}'
+        )
     ref = None if ref_logits is None else _full_precision(ref_logits.detach())
     return TokenFacts(*_OnePass.apply(_full_precision(logits), ids, ref))
 
@@ -220,19 +241,24 @@ def token_logprobs(
 # %% ../../nbs/grpo/01_grpo.ipynb #ddc352a1
 def entropy(
     logits: Tensor,          # (B, T, V) float
-    ids: Tensor|None = None, # (K,) int64, the task's vocabulary: the distribution is restricted to it and renormalised; None is all V
+    # (K,) int64, the task's vocabulary: the distribution is restricted to it and renormalised; None
+    # is all V
+    ids: Tensor|None = None,
 ) -> Tensor:                 # (B, T) nats, in [0, log V] or [0, log K], differentiable
     "The entropy of the next-token distribution."
     logits = logits if ids is None else logits[..., ids]
     none = (logits == -torch.inf).all(-1)      # top-p kept no token of the task's vocabulary
-    facts = token_facts(logits.masked_fill(none[..., None], 0), torch.zeros_like(none, dtype=torch.int64))
+    facts = token_facts(logits.masked_fill(none[..., None], 0),
+                        torch.zeros_like(none, dtype=torch.int64))
     return facts.entropy.masked_fill(none, 0)
 
 # %% ../../nbs/grpo/01_grpo.ipynb #7903f388
 LOSS_TYPES = ('grpo', 'bnpo', 'dr_grpo', 'dapo', 'gspo', 'cispo', 'reinforce')
 
-AGGREGATION = dict(grpo='sequence', gspo='sequence',               # mean over the tokens of a row, then over rows
-                   bnpo='token', dapo='token', cispo='token',      # mean over the tokens of the batch
+# mean over the tokens of a row, then over rows
+AGGREGATION = dict(grpo='sequence', gspo='sequence',
+                   # mean over the tokens of the batch
+                   bnpo='token', dapo='token', cispo='token',
                    dr_grpo='constant', reinforce='constant')       # sum / (rows * max_length)
 
 # how far below and above 1 a ratio may go
@@ -242,8 +268,10 @@ CLIPS = dict.fromkeys(LOSS_TYPES, (0.2, 0.28)) | dict(gspo=(3e-4, 4e-4), cispo=(
 def loss_denominator(
     mask: Tensor,                # (B, T) bool, completion mask of the whole batch
     loss_type: str,              # one of `LOSS_TYPES`
-    max_length: int|None = None, # most tokens a completion may have; only 'dr_grpo' and 'reinforce' ask for it
-) -> float:                      # rows, rows * max_length or tokens; denominators of parts of a batch add up
+    # most tokens a completion may have; only 'dr_grpo' and 'reinforce' ask for it
+    max_length: int|None = None,
+# rows, rows * max_length or tokens; denominators of parts of a batch add up
+) -> float:
     "The number that the sum over a batch is divided by."
     _check_loss_type(loss_type)
     if AGGREGATION[loss_type] == 'token': return float(mask.sum())
@@ -256,7 +284,8 @@ def loss_denominator(
 
 
 def _check_loss_type(loss_type):
-    if loss_type not in LOSS_TYPES: raise ValueError(f'unknown loss_type {loss_type!r}: expected one of {LOSS_TYPES}')
+    if loss_type not in LOSS_TYPES:
+        raise ValueError(f'unknown loss_type {loss_type!r}: expected one of {LOSS_TYPES}')
 
 # %% ../../nbs/grpo/01_grpo.ipynb #d8200799
 def aggregate_tokens(
@@ -264,38 +293,47 @@ def aggregate_tokens(
     mask: Tensor,                    # (B, T) bool, completion mask
     loss_type: str = 'dr_grpo',      # one of `LOSS_TYPES`
     max_length: int|None = None,     # see `loss_denominator`
-    denominator: float|None = None,  # of the whole batch, when this is a part of it; None is that of `mask`
+    # of the whole batch, when this is a part of it; None is that of `mask`
+    denominator: float|None = None,
 ) -> Tensor:                         # scalar; the parts of a batch add up
     "Aggregate token values to one number as the loss does; the KL penalty uses it too."
     _check_loss_type(loss_type)
     if denominator is None: denominator = loss_denominator(mask, loss_type, max_length)
     values = values.masked_fill(~mask, 0)
-    if AGGREGATION[loss_type] == 'sequence': values = values / mask.sum(1, keepdim=True).clamp(min=1)
+    if AGGREGATION[loss_type] == 'sequence':
+        values = (values/mask.sum(1, keepdim=True).clamp(min=1))
     return values.sum() / max(denominator, 1)
 
 # %% ../../nbs/grpo/01_grpo.ipynb #d3b4c38f
 def policy_loss(
-    logprobs: Tensor,                # (B, T) nats, of the sampled tokens under the policy being trained
+    # (B, T) nats, of the sampled tokens under the policy being trained
+    logprobs: Tensor,
     old_logprobs: Tensor,            # (B, T) nats, of the same tokens when they were sampled
-    advantages: Tensor,              # (B,) float, one for each completion; or (B, T), one for each token
+    # (B,) float, one for each completion; or (B, T), one for each token
+    advantages: Tensor,
     mask: Tensor,                    # (B, T) bool, completion mask, end token included
     loss_type: str = 'dr_grpo',      # one of `LOSS_TYPES`
     clip_low: float|None = None,     # how far below 1 a ratio may go, in [0, 1]; None takes `CLIPS`
     clip_high: float|None = None,    # how far above 1; None takes `CLIPS`
     max_length: int|None = None,     # most tokens a completion may have; see `loss_denominator`
-    denominator: float|None = None,  # `loss_denominator` of the whole batch, when this is a micro-batch
-    wait: bool = True,               # statistics are Python numbers, for which the CPU waits; else tensors
-) -> tuple[Tensor, dict[str, float]]: # scalar loss, and statistics of the ratios (see `_ratio_stats`)
+    # `loss_denominator` of the whole batch, when this is a micro-batch
+    denominator: float|None = None,
+    # statistics are Python numbers, for which the CPU waits; else tensors
+    wait: bool = True,
+# scalar loss, and statistics of the ratios (see `_ratio_stats`)
+) -> tuple[Tensor, dict[str, float]]:
     "The policy-gradient loss."
     _check_loss_type(loss_type)
     _check_shapes(logprobs, old_logprobs, advantages, mask)
     default_low, default_high = CLIPS[loss_type]
     low = 1 - (default_low if clip_low is None else clip_low)
     high = 1 + (default_high if clip_high is None else clip_high)
-    A = advantages.detach() if advantages.ndim == 2 else advantages.detach()[:, None]   # (B, T) or (B, 1)
+    # (B, T) or (B, 1)
+    A = advantages.detach() if advantages.ndim == 2 else advantages.detach()[:, None]
     logprobs = logprobs.masked_fill(~mask, 0)
     token_log_ratio = logprobs - old_logprobs.detach().masked_fill(~mask, 0)
-    log_ratio = _sequence_log_ratio(token_log_ratio, mask) if loss_type == 'gspo' else token_log_ratio
+    log_ratio = (_sequence_log_ratio(token_log_ratio, mask)
+                 if loss_type == 'gspo' else token_log_ratio)
     ratio = log_ratio.clamp(max=80).exp()                                               # (B, T)
     values = -_objective(ratio, logprobs, A, loss_type, low, high)
     loss = aggregate_tokens(values, mask, loss_type, max_length, denominator)
@@ -311,7 +349,8 @@ def _objective(ratio, logprobs, A, loss_type, low, high):
 
 
 def _sequence_log_ratio(log_ratio, mask):
-    "(B, T): the mean log-ratio of the row at each token; its gradient goes to that token alone (GSPO §4.3)."
+    """(B, T): the mean log-ratio of the row at each token; its gradient goes to that token alone
+    (GSPO §4.3)."""
     return masked_mean(log_ratio.detach(), mask, dim=1)[:, None] + (log_ratio - log_ratio.detach())
 
 # %% ../../nbs/grpo/01_grpo.ipynb #e99a5b5c
@@ -320,13 +359,15 @@ def _check_shapes(logprobs, old_logprobs, advantages, mask):
         raise ValueError('logprobs, old_logprobs and mask must all be (B, T), got '
                          f'{tuple(logprobs.shape)}, {tuple(old_logprobs.shape)}, {tuple(mask.shape)}')
     if advantages.shape not in (logprobs.shape[:1], logprobs.shape):
-        raise ValueError(f'advantages must be (B,) = ({len(logprobs)},) or (B, T) = {tuple(logprobs.shape)}, '
-                         f'got {tuple(advantages.shape)}: flatten (P, G) first')
+        raise ValueError(
+            f'advantages must be (B,) = ({len(logprobs)},) or (B, T) = {tuple(logprobs.shape)}, '
+            f'got {tuple(advantages.shape)}: flatten (P, G) first')
     if mask.dtype != torch.bool: raise ValueError(f'mask must be bool, got {mask.dtype}')
 
 
 def _ratio_stats(token_log_ratio, ratio, A, mask, loss_type, low, high):
-    "ratio_max and log_ratio_max (the largest |log r|, 0 before any update), of tokens; the shares of tokens clipped below and above."
+    """ratio_max and log_ratio_max (the largest |log r|, 0 before any update), of tokens; the shares
+    of tokens clipped below and above."""
     below, above = ratio < low, ratio > high
     if loss_type == 'reinforce': below, above = below & False, above & False
     elif loss_type != 'cispo': below, above = (A < 0) & below, (A > 0) & above

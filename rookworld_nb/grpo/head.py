@@ -14,7 +14,9 @@ from ..lm.products import linear
 from .grpo import TokenFacts, token_facts
 
 # %% ../../nbs/grpo/06_head.ipynb #3eeab1a7
-CHUNK = 2**23     # logits in memory at a time: 32 MB in float32; on a GPU, which small pieces would keep waiting, 32 times as many
+# logits in memory at a time: 32 MB in float32; on a GPU, which small pieces would keep waiting, 32
+# times as many
+CHUNK = 2**23
 
 def _row_chunks(
     lengths: list[int], # wanted tokens of each row
@@ -24,7 +26,8 @@ def _row_chunks(
     "Which rows go through the head together: whole rows, because a loss adds up over rows."
     slices, start, tokens = [], 0, 0
     for i, n in enumerate(lengths):
-        if tokens and (tokens + n)*width > most: slices, start, tokens = [*slices, slice(start, i)], i, 0
+        if tokens and (tokens + n)*width > most:
+            slices, start, tokens = [*slices, slice(start, i)], i, 0
         tokens += n
     return [*slices, slice(start, len(lengths))]
 
@@ -33,26 +36,33 @@ def _plus(total, x): return x if total is None else total.add_(x)
 
 # %% ../../nbs/grpo/06_head.ipynb #0f95e9b7
 class Head:
-    "A model's last layer over some completions: their logits, a few rows at a time, and the way back of the gradient."
+    """A model's last layer over some completions: their logits, a few rows at a time, and the way
+    back of the gradient."""
     def __init__(self,
         model: GPT,        # the policy, or the reference
         part: Rollouts,    # B completions of T columns
         rows: Tensor,      # (U,) int64, the completions to read
         mask: Tensor,      # (U, T) bool, the tokens whose logits are wanted
     ):
-        self.home, self.into, self.of_weight = part.completion_ids.device, None, None    # the model may be elsewhere; gradients of these two:
-        self.part, self.rows, self.mask = part, rows, mask = [x.to(model.wte.weight.device) for x in (part, rows, mask)]
+        # the model may be elsewhere; gradients of these two:
+        self.home, self.into, self.of_weight = part.completion_ids.device, None, None
+        self.part, self.rows, self.mask = part, rows, mask = [
+            x.to(model.wte.weight.device) for x in (part, rows, mask)
+        ]
         self.hidden = completion_hidden(model, part, rows)               # (U, T, C)
         self.weight = head_rows(model.wte.weight, part.vocabulary)       # (K, C)
-        self.chunks = _row_chunks(mask.sum(1).tolist(), len(self.weight), CHUNK*(32 if self.weight.is_cuda else 1))
+        self.chunks = _row_chunks(
+            mask.sum(1).tolist(), len(self.weight), CHUNK*(32 if self.weight.is_cuda else 1))
 
     @torch.no_grad()
     def logits(self,
         at: slice,   # one of `chunks`
-    ) -> Tensor:     # (N, K) float, of the N wanted tokens, as sampling saw them; a leaf that collects a gradient
+    # (N, K) float, of the N wanted tokens, as sampling saw them; a leaf that collects a gradient
+    ) -> Tensor:
         "Logits of a few rows."
         z = linear(self.hidden[at][self.mask[at]], self.weight)
-        return sampling_logits(z, self.part, self.rows[at], self.mask[at]).to(self.home).requires_grad_()
+        return sampling_logits(z, self.part, self.rows[at],
+                               self.mask[at]).to(self.home).requires_grad_()
 
     def facts(self,
         at: slice,                      # one of `chunks`
@@ -62,7 +72,8 @@ class Head:
         "What a few rows of logits say about their tokens."
         mask = self.mask[at]
         facts = token_facts(logits, self.part.places[self.rows[at]][mask], ref_logits)
-        return TokenFacts(*(None if x is None else x.new_zeros(mask.shape).masked_scatter(mask, x) for x in facts))
+        return TokenFacts(*(None if x is None else x.new_zeros(mask.shape).masked_scatter(mask, x)
+                            for x in facts))
 
     @torch.no_grad()
     def take_gradient(self,
@@ -72,10 +83,13 @@ class Head:
         "From the logits of a few rows to their states and to the weight."
         if self.into is None: self.into = torch.zeros_like(self.hidden)
         mask, dtype = self.mask[at], self.hidden.dtype
-        heat = self.part.temperature[self.rows[at] // self.part.group_size].repeat_interleave(mask.sum(1))[:, None]
+        heat = self.part.temperature[self.rows[at] //
+                                     self.part.group_size].repeat_interleave(mask.sum(1))[:, None]
         self.into[at][mask] = (linear(logits.grad, self.weight.T) / heat).to(dtype)
-        self.of_weight = _plus(self.of_weight, linear(logits.grad.T, (self.hidden[at][mask] / heat).to(dtype).T))
+        self.of_weight = _plus(self.of_weight,
+                               linear(logits.grad.T, (self.hidden[at][mask]/heat).to(dtype).T))
 
     def backward(self, *losses: Tensor) -> None: # scalars: other losses of the same states
         "From the states and the weight to everything before them."
-        torch.autograd.backward([self.hidden, self.weight, *losses], [self.into, self.of_weight, *[None]*len(losses)])
+        torch.autograd.backward([self.hidden, self.weight, *losses],
+                                [self.into, self.of_weight, *[None]*len(losses)])

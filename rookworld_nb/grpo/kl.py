@@ -14,13 +14,15 @@ from .grpo import TokenFacts, token_facts
 # %% ../../nbs/grpo/02_kl.ipynb #15275b05
 # KL(policy || reference), KL(reference || policy), the mean of both
 DIRECTIONS = ('kl_pi_ref', 'kl_ref_pi', 'symmetric')
-_KL_ALIASES = {'forward': 'kl_pi_ref', 'reverse': 'kl_ref_pi'}   # as in earlier attempts at this project; RL papers swap the two words
+# as in earlier attempts at this project; RL papers swap the two words
+_KL_ALIASES = {'forward': 'kl_pi_ref', 'reverse': 'kl_ref_pi'}
 
 
 def _direction(name):
     direction = _KL_ALIASES.get(name, name)
     if direction not in DIRECTIONS:
-        raise ValueError(f'unknown direction {name!r}: expected one of {DIRECTIONS} or {tuple(_KL_ALIASES)}')
+        raise ValueError(
+            f'unknown direction {name!r}: expected one of {DIRECTIONS} or {tuple(_KL_ALIASES)}')
     return direction
 
 # %% ../../nbs/grpo/02_kl.ipynb #27e8428d
@@ -30,7 +32,8 @@ def kl_of_facts(
 ) -> Tensor:                       # (B, T) nats per token, >= 0
     "The KL in one of the directions."
     direction = _direction(direction)
-    return (facts.kl_pi_ref + facts.kl_ref_pi) / 2 if direction == 'symmetric' else getattr(facts, direction)
+    return ((facts.kl_pi_ref + facts.kl_ref_pi)/
+            2 if direction == 'symmetric' else getattr(facts, direction))
 
 
 def kl_full(
@@ -39,7 +42,9 @@ def kl_full(
     direction: str = 'kl_pi_ref',  # one of `DIRECTIONS`, or an alias
 ) -> Tensor:                       # (B, T) nats per token, >= 0
     "The KL divergence of the next-token distributions, exactly."
-    return kl_of_facts(token_facts(logits, torch.zeros_like(logits[..., 0], dtype=torch.int64), ref_logits), direction)
+    return kl_of_facts(
+        token_facts(logits, torch.zeros_like(logits[..., 0], dtype=torch.int64), ref_logits),
+        direction)
 
 # %% ../../nbs/grpo/02_kl.ipynb #819c6767
 ESTIMATORS = ('k1', 'k2', 'k3', 'k3_ratio', 'full')   # 'full' is `kl_full`
@@ -48,14 +53,18 @@ def kl_tokens(
     logprobs: Tensor,                  # (B, T) nats, of tokens sampled from the policy
     ref_logprobs: Tensor,              # (B, T) nats, of the same tokens under the reference
     estimator: str = 'k3',             # one of `ESTIMATORS` but 'full'
-    mask: Tensor|None = None,          # (B, T) bool, completion mask; masked tokens give 0. None counts every token
+    # (B, T) bool, completion mask; masked tokens give 0. None counts every token
+    mask: Tensor|None = None,
     direction: str = 'kl_pi_ref',      # one of `DIRECTIONS`, or an alias
-    old_logprobs: Tensor|None = None,  # (B, T) nats, of the same tokens when they were sampled; for 'k3_ratio'
+    # (B, T) nats, of the same tokens when they were sampled; for 'k3_ratio'
+    old_logprobs: Tensor|None = None,
 ) -> Tensor:                           # (B, T) nats per token
     "Estimates of the KL divergence from the sampled tokens."
     direction = _direction(direction)
-    if estimator == 'full': raise ValueError("estimator 'full' needs the logits of the whole vocabulary: call kl_full")
-    if estimator not in ESTIMATORS: raise ValueError(f'unknown estimator {estimator!r}: expected one of {ESTIMATORS}')
+    if estimator == 'full':
+        raise ValueError("estimator 'full' needs the logits of the whole vocabulary: call kl_full")
+    if estimator not in ESTIMATORS:
+        raise ValueError(f'unknown estimator {estimator!r}: expected one of {ESTIMATORS}')
     d = _difference(logprobs, ref_logprobs, mask)
     if estimator != 'k3_ratio': return _estimate(d, estimator, direction)
     if old_logprobs is None: raise ValueError("estimator 'k3_ratio' needs old_logprobs, got None")
@@ -69,7 +78,8 @@ def _difference(logprobs, others, mask):
 
 def _estimate(d, estimator, direction):
     if estimator == 'k2': return d**2 / 2                             # the same in every direction
-    if direction == 'symmetric': return -d*torch.expm1(-d) / 2        # the mean of both, for k1 and for k3
+    # the mean of both, for k1 and for k3
+    if direction == 'symmetric': return -d*torch.expm1(-d) / 2
     if estimator == 'k1': return d if direction == 'kl_pi_ref' else -d*(-d).exp()
     return torch.expm1(-d) + d if direction == 'kl_pi_ref' else -torch.expm1(-d)*(1 + d) - d
 
@@ -82,7 +92,8 @@ class KLController:
         kind: str,                   # one of `kinds`
         coef: float,                 # at the start, before the warm-up factor
         target: float = 6.0,         # KL aimed at, nats per sequence
-        horizon: int = 10_000,       # ziegler: completions; a steady error of 20 % changes coef by about a fifth in that many
+        # ziegler: completions; a steady error of 20 % changes coef by about a fifth in that many
+        horizon: int = 10_000,
         low: float = 1e-5,           # an adaptive kind keeps coef above this
         high: float = 10.0,          # and below this
         warmup_steps: int = 0,       # steps with a reduced coefficient, in which it is not adapted
@@ -90,7 +101,9 @@ class KLController:
     ):
         if kind not in self.kinds: raise ValueError(f'unknown kind {kind!r}: expected one of {self.kinds}')
         if kind != 'fixed' and coef <= 0:
-            raise ValueError(f'{kind!r} multiplies the coefficient and cannot move from {coef}: expected more than 0')
+            raise ValueError(
+                f'{kind!r} multiplies the coefficient and cannot move from {coef}: expected more than 0'
+            )
         if target <= 0: raise ValueError(f'target must be more than 0 nats per sequence, got {target}')
         self.kind, self.coef, self.target, self.horizon, self.low, self.high = kind, coef, target, horizon, low, high
         self.warmup_steps, self.warmup_factor = warmup_steps, warmup_factor
@@ -107,9 +120,12 @@ class KLController:
         step: int,                   # from 1
     ):
         "Adapt `coef` to the measured KL."
-        if self.kind == 'fixed' or step <= self.warmup_steps or not math.isfinite(kl_nats_per_sequence): return
+        if self.kind == 'fixed' or step <= self.warmup_steps or not math.isfinite(
+                kl_nats_per_sequence):
+            return
         error = kl_nats_per_sequence/self.target
-        if self.kind == 'ziegler': factor = 1 + min(max(error - 1, -0.2), 0.2) * completions/self.horizon
+        if self.kind == 'ziegler':
+            factor = (1 + min(max(error - 1, -0.2), 0.2)*completions/self.horizon)
         else: factor = 1.5 if error > 1.5 else 1/1.5 if error < 1/1.5 else 1
         self.coef = min(max(self.coef*factor, self.low), self.high)
 
@@ -132,4 +148,5 @@ def mix_reference(
 ):
     "reference = (1 - share) * reference + share * model, for every parameter."
     if not 0 <= share <= 1: raise ValueError(f'share must be in [0, 1], got {share}')
-    for old, new in zip(reference.parameters(), model.parameters(), strict=True): old.lerp_(new.to(old), share)
+    for old, new in zip(reference.parameters(), model.parameters(), strict=True):
+        old.lerp_(new.to(old), share)

@@ -23,18 +23,23 @@ from .grpo import zero_signal_groups
 _BLOCK = 32     # prompts made at a time
 
 class _Blocks:
-    "The prompts of one kind by number; each block has a seed of its own, so that a resumed run begins anywhere."
+    """The prompts of one kind by number; each block has a seed of its own, so that a resumed run
+    begins anywhere."""
     def __init__(self, make): self.make, self.number, self.block = make, None, []
 
     def __getitem__(self, i):
         number, at = divmod(i, _BLOCK)
-        if number != self.number: self.number, self.block = number, list(islice(self.make(number), _BLOCK))
+        if number != self.number:
+            self.number, self.block = number, list(islice(self.make(number), _BLOCK))
         return self.block[at]
 
 # %% ../../nbs/grpo/09_mixture.ipynb #5d19521b
 def _after(example, completion):
-    "The position after the move that an answer to P plays; None where it plays none, or the game is over."
-    try: board, best = chess.Board(example.fen), chess.Move.from_uci(parse_completion(example.prompt(), completion, strict=False).best)
+    """The position after the move that an answer to P plays; None where it plays none, or the game
+    is over."""
+    try:
+        board, best = chess.Board(example.fen), chess.Move.from_uci(
+            parse_completion(example.prompt(), completion, strict=False).best)
     except ValueError: return None
     if best not in board.legal_moves: return None
     board.push(best)
@@ -42,20 +47,26 @@ def _after(example, completion):
 
 
 class _Visited:
-    "Positions that the policy reaches by its own moves; from another kind where there are none yet."
+    """Positions that the policy reaches by its own moves; from another kind where there are none
+    yet."""
     def __init__(self, openings, reserved): self.openings, self.reserved, self.fens = openings, reserved, deque(maxlen=256)
 
-    def __getitem__(self, i): return Example(PolicyTask(self.fens.popleft() if self.fens else self.openings[i].fen), source='visited')
+    def __getitem__(self, i):
+        return Example(PolicyTask(self.fens.popleft() if self.fens else self.openings[i].fen),
+                       source='visited')
 
     def see(self, example, completion):
         "Play on from a prompt."
-        if (fen := _after(example, completion)) and split_of(fen) == 'train' and position_hash(fen) not in self.reserved: self.fens.append(fen)
+        if (fen := _after(example, completion)
+            ) and split_of(fen) == 'train' and position_hash(fen) not in self.reserved:
+            self.fens.append(fen)
 
 # %% ../../nbs/grpo/09_mixture.ipynb #0780d7e3
 class _Shares:
     "The shares of a `Mixture`, and its state."
     @property
-    def tasks(self) -> list[str]: return list(dict.fromkeys(task for task, _ in self.streams))     # letters
+    # letters
+    def tasks(self) -> list[str]: return list(dict.fromkeys(task for task, _ in self.streams))
 
     def shares(self,
         task: str,  # its letter
@@ -67,32 +78,49 @@ class _Shares:
 
     def facts(self) -> dict: # columns of metrics.jsonl
         "Share and signal of every kind."
-        return {f'{what}_{task.lower()}_{kind}': round(value, 4) for task in self.tasks for kind, share in self.shares(task).items()
-                for what, value in (('share', share), ('signal', self.signal[task, kind]))}
+        return {
+            f'{what}_{task.lower()}_{kind}': round(value, 4)
+            for task in self.tasks
+            for kind, share in self.shares(task).items()
+            for what, value in (('share', share), ('signal', self.signal[task, kind]))
+        }
 
     def state_dict(self) -> dict: # as JSON can hold it
         "All that a resumed run needs."
-        counts = {name: {' '.join(k): v for k, v in getattr(self, name).items()} for name in ('used', 'credit', 'signal')}
+        counts = {
+            name: {' '.join(k): v
+                   for k, v in getattr(self, name).items()}
+            for name in ('used', 'credit', 'signal')
+        }
         return counts | dict(visited=list(self.visited.fens) if self.visited else [])
 
     def load_state_dict(self, state: dict): # from `state_dict`
         "Go on where another mixture was."
-        for name in ('used', 'credit', 'signal'): getattr(self, name).update({tuple(k.split(' ')): v for k, v in state[name].items()})
+        for name in ('used', 'credit', 'signal'):
+            getattr(self, name).update({tuple(k.split(' ')): v for k, v in state[name].items()})
         if self.visited: self.visited.fens = deque(state['visited'], self.visited.fens.maxlen)
 
 # %% ../../nbs/grpo/09_mixture.ipynb #0369283d
 class Mixture(_Shares):
-    "Prompts of several kinds without end. A kind is asked more often, the more of its groups have a signal."
+    """Prompts of several kinds without end. A kind is asked more often, the more of its groups have
+    a signal."""
     def __init__(self,
-        streams: dict[tuple[str, str], Callable[[int], Iterator[Example]]], # (task, kind): the prompts of a block, by its number
+        # (task, kind): the prompts of a block, by its number
+        streams: dict[tuple[str, str], Callable[[int], Iterator[Example]]],
         floor: float = 0.3,    # share that is spread evenly over the kinds of a task, 0 to 1
         memory: int = 50,      # groups over which the share with a signal is averaged
-        visited: bool = False, # a further kind of P: positions that the policy reaches from these prompts
-        reserved: frozenset[int] = frozenset(), # positions that it must not ask, see `unlabelled_prompts`
+        # a further kind of P: positions that the policy reaches from these prompts
+        visited: bool = False,
+        # positions that it must not ask, see `unlabelled_prompts`
+        reserved: frozenset[int] = frozenset(),
     ):
-        self.streams, self.floor, self.memory = {name: _Blocks(make) for name, make in streams.items()}, floor, memory
+        self.streams, self.floor, self.memory = {
+            name: _Blocks(make)
+            for name, make in streams.items()
+        }, floor, memory
         first = next((name for name in streams if name[0] == PolicyTask.letter), None)
-        self.visited = _Visited(_Blocks(lambda number: streams[first](f'visited {number}')), reserved) if visited and first else None
+        self.visited = (_Visited(_Blocks(lambda number: streams[first](f'visited {number}')),
+                                 reserved) if visited and first else None)
         if self.visited: self.streams[PolicyTask.letter, 'visited'] = self.visited
         self.used, self.credit = dict.fromkeys(self.streams, 0), dict.fromkeys(self.streams, 0.0)
         self.signal = dict.fromkeys(self.streams, 0.5)     # before anything is known
@@ -116,7 +144,9 @@ class Mixture(_Shares):
         n: int,    # how many, at most
     ) -> list[Example]: # as many of each kind, a block at most; visited positions come from these
         "Some prompts of a task, without taking them."
-        streams = [s for name, s in self.streams.items() if name[0] == task and s is not self.visited]
+        streams = [
+            s for name, s in self.streams.items() if name[0] == task and s is not self.visited
+        ]
         return [s[i] for s in streams for i in range(min(n//len(streams), _BLOCK))]
 
     def record(self,
@@ -128,20 +158,24 @@ class Mixture(_Shares):
         for i, (e, silent) in enumerate(zip(examples, zero_signal_groups(rewards).tolist())):
             name = e.kind, e.source
             self.signal[name] += ((not silent) - self.signal[name]) / self.memory
-            if self.visited and isinstance(e.task, PolicyTask) and completions: self.visited.see(e, completions[i*rewards.shape[1]])
+            if self.visited and isinstance(e.task, PolicyTask) and completions:
+                self.visited.see(e, completions[i*rewards.shape[1]])
 
 # %% ../../nbs/grpo/09_mixture.ipynb #05c09699
 def unlabelled_mixture(
     kinds: tuple[str, ...], # see `position_kinds`
     seed: int,              # of the run
     reserved: frozenset[int] = frozenset(), # see `unlabelled_prompts`
-    letters: Iterable[str] = (PolicyTask.letter, EnvTask.letter), # of the tasks; each has `Task.prompts`
+    # of the tasks; each has `Task.prompts`
+    letters: Iterable[str] = (PolicyTask.letter, EnvTask.letter),
 ) -> Mixture:
     "Positions for P, moves in these positions for A, and whatever other tasks ask."
     places = tuple(kind for kind in kinds if kind != 'visited')
     def block(make, number): return make(f'{seed} {number}')
     streams = {}
     for letter in letters:
-        if not (prompts := TASKS[letter].prompts): raise ValueError(f'task {letter} makes no prompts, so data must be rows')
-        streams |= {(letter, kind): partial(block, make) for kind, make in prompts(places, reserved).items()}
+        if not (prompts := TASKS[letter].prompts):
+            raise ValueError(f'task {letter} makes no prompts, so data must be rows')
+        streams |= {(letter, kind): partial(block, make)
+                    for kind, make in prompts(places, reserved).items()}
     return Mixture(streams, visited='visited' in kinds, reserved=reserved)

@@ -34,7 +34,8 @@ def rank() -> int: # 0 to world() - 1
 def my_share(
     items, # anything that can be sliced, such as a list or a tensor
 ):         # of the same type, perhaps empty
-    "This rank's part: every world()-th of them. Neighbours, which are alike, go to different ranks."
+    """This rank's part: every world()-th of them. Neighbours, which are alike, go to different
+    ranks."""
     return items[rank()::world()]
 
 # %% ../../nbs/grpo/07_ranks.ipynb #fbc5d339
@@ -53,7 +54,8 @@ def use_machine(
     "Take this process's GPU and CPU threads. Raises ValueError for a device that cannot be shared."
     if world() > 1 and device == 'mps': raise ValueError('device mps: several processes work on cpu or cuda only')
     if world() > 1 and device == 'cuda': torch.cuda.set_device(int(os.environ['LOCAL_RANK']) % torch.cuda.device_count())
-    if not threads and neighbours('cpu') > 1 and os.environ.get('OMP_NUM_THREADS', '1') == '1': threads = max(1, os.cpu_count() // neighbours('cpu'))
+    if not threads and neighbours('cpu') > 1 and os.environ.get('OMP_NUM_THREADS', '1') == '1':
+        threads = max(1, os.cpu_count() // neighbours('cpu'))
     if threads: torch.set_num_threads(threads)
 
 # %% ../../nbs/grpo/07_ranks.ipynb #cd6188f8
@@ -69,29 +71,39 @@ def _roll_call(
     try: store = next(dist.rendezvous('env://', timeout=timedelta(seconds=_COMING)))[0]
     except RuntimeError as e:
         place = ':'.join(os.environ[name] for name in ('MASTER_ADDR', 'MASTER_PORT'))
-        raise RuntimeError(f'rank {here} of {world} did not find the others at {place} within {_COMING/60:g} minutes') from e
-    attempt = max(store.add(f'starts {here}', 1), int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)) + 1)   # the latter counts those of this machine
+        raise RuntimeError(
+            f'rank {here} of {world} did not find the others at {place} within {_COMING/60:g} minutes'
+        ) from e
+    # the latter counts those of this machine
+    attempt = max(store.add(f'starts {here}', 1),
+                  int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)) + 1)
     store = dist.PrefixStore(f'attempt {attempt}', store)
     store.set(f'here {here}', '')
     while missing := [str(r) for r in range(world) if not store.check([f'here {r}'])]:
-        if time.monotonic() > until: raise RuntimeError(f'rank {", ".join(missing)} of {world} did not come within {_COMING/60:g} minutes')
+        if time.monotonic() > until:
+            raise RuntimeError(
+                f'rank {", ".join(missing)} of {world} did not come within {_COMING/60:g} minutes')
         time.sleep(0.05)
     return store
 
 
 @contextlib.contextmanager
 def joined():
-    "Join the processes that torchrun has started, for as long as the block lasts; a process that is alone, or has joined already, does nothing."
+    """Join the processes that torchrun has started, for as long as the block lasts; a process that
+    is alone, or has joined already, does nothing."""
     global _store
-    here, n = (int(os.environ.get(name, default)) for name, default in (('RANK', 0), ('WORLD_SIZE', 1)))
+    here, n = (int(os.environ.get(name, default))
+               for name, default in (('RANK', 0), ('WORLD_SIZE', 1)))
     if _store or n == 1 and 'TORCHELASTIC_RUN_ID' not in os.environ:
         yield
         return
     try:
         _store, own = _roll_call(here, n), torch.cuda.is_available() and neighbours('cuda') == 1
-        dist.init_process_group('cpu:gloo,cuda:nccl' if own else 'gloo', store=_store, rank=here, world_size=n,
-                                timeout=timedelta(days=7))   # rank 0 may evaluate for hours
-        dist.all_reduce(torch.zeros(1))   # a rank that ended before this would not be found by the others
+        dist.init_process_group('cpu:gloo,cuda:nccl' if own else 'gloo', store=_store, rank=here,
+                                world_size=n,
+                                timeout=timedelta(days=7)) # rank 0 may evaluate for hours
+        # a rank that ended before this would not be found by the others
+        dist.all_reduce(torch.zeros(1))
         yield
     except BaseException:
         with contextlib.suppress(RuntimeError): _store and _store.set(f'ends {here}', '')
@@ -99,7 +111,6 @@ def joined():
     finally:
         _store = None
         if dist.is_initialized(): dist.destroy_process_group()   # the others see it
-
 
 # %% ../../nbs/grpo/07_ranks.ipynb #199d07cd
 def earlier_run() -> str|None: # None: there is none
@@ -122,21 +133,28 @@ class RankLost(RuntimeError):
 
 
 def _lost(seconds=2):
-    "Another rank is lost; whoever is the lowest of those that have noticed within some seconds, or that ended by themselves, says so."
+    """Another rank is lost; whoever is the lowest of those that have noticed within some seconds,
+    or that ended by themselves, says so."""
     lost = RankLost('another process of this run has ended, and this one cannot go on alone')
     try:
         _store.set(f'ends {rank()}', '')
         until = time.monotonic() + seconds
-        while not (lower := any(_store.check([f'ends {r}']) for r in range(rank()))) and rank() and time.monotonic() < until: time.sleep(0.05)
+        while not (lower := any(_store.check([f'ends {r}'])
+                                for r in range(rank()))) and rank() and time.monotonic() < until:
+            time.sleep(0.05)
         lost.speaks = not lower
-    except RuntimeError: lost.speaks = rank() == 1   # the store was that of rank 0, and has gone with it
+    except RuntimeError:
+        lost.speaks = rank() == 1 # the store was that of rank 0, and has gone with it
     return lost
 
 
 def _portable(error):
     "The error, if another process can make a copy of it."
-    known = getattr(sys.modules.get(type(error).__module__), type(error).__qualname__, None) is type(error)
-    try: return copy.copy(error) and error if known else RuntimeError(f'{type(error).__name__}: {error}')
+    known = getattr(sys.modules.get(type(error).__module__),
+                    type(error).__qualname__, None) is type(error)
+    try:
+        return (copy.copy(error) and error
+                if known else RuntimeError(f'{type(error).__name__}: {error}'))
     except Exception: return RuntimeError(f'{type(error).__name__}: {error}')
 
 
@@ -147,7 +165,9 @@ def _connected():
 
 # %% ../../nbs/grpo/07_ranks.ipynb #ed5f19c8
 def everywhere(
-    work: Callable, # without arguments; the ranks must not speak to each other inside it; returns no tensors of a GPU
+    # without arguments; the ranks must not speak to each other inside it; returns no tensors of a
+    # GPU
+    work: Callable,
 ) -> list:          # what it returned on rank 0, 1, …
     "Do something on every rank, and tell all of them. An error on one is raised on all."
     if world() == 1: return [work()]
@@ -182,16 +202,20 @@ def by_one(
 # %% ../../nbs/grpo/07_ranks.ipynb #373a67ab
 @torch.no_grad()
 def sum_gradients(
-    parameters: Iterable[Tensor], # the same on every rank; their gradients become those of all ranks together
+    # the same on every rank; their gradients become those of all ranks together
+    parameters: Iterable[Tensor],
 ) -> None:
     "Add up the gradients of all ranks."
     if world() == 1: return
     parameters = list(parameters)
     there = parameters[0].new_tensor([p.grad is not None for p in parameters])
-    flat = torch.cat([*((torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters), there])
+    flat = torch.cat([
+        *((torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters), there
+    ])
     with _connected(): dist.all_reduce(flat)
     *sums, there = flat.split([*(p.numel() for p in parameters), len(parameters)])
-    for p, total, n in zip(parameters, sums, there.tolist()): p.grad = total.view_as(p).to(p.dtype) if n else None
+    for p, total, n in zip(parameters, sums, there.tolist()):
+        p.grad = (total.view_as(p).to(p.dtype) if n else None)
 
 # %% ../../nbs/grpo/07_ranks.ipynb #e21cc8fb
 def check_same(
@@ -200,11 +224,15 @@ def check_same(
 ) -> None:
     "Raises RuntimeError when the ranks do not agree on a number, up to rounding."
     found = everywhere(lambda: value)
-    if not all(math.isclose(x, found[0], rel_tol=1e-5) or math.isnan(x) and math.isnan(found[0]) for x in found):
-        raise RuntimeError(f'{name} is not the same on all ranks: {", ".join(f"{x:.9g}" for x in found)}')
+    if not all(
+            math.isclose(x, found[0], rel_tol=1e-5) or math.isnan(x) and math.isnan(found[0])
+            for x in found):
+        raise RuntimeError(
+            f'{name} is not the same on all ranks: {", ".join(f"{x:.9g}" for x in found)}')
 
 # %% ../../nbs/grpo/07_ranks.ipynb #76d92279
-_OF_MACHINE = ('device', 'reference_device', 'threads', 'micro_batch_size')    # choices that are about the machine of a rank
+# choices that are about the machine of a rank
+_OF_MACHINE = ('device', 'reference_device', 'threads', 'micro_batch_size')
 
 def check_choices(
     choices: dict, # name: value, of this rank
@@ -214,4 +242,7 @@ def check_choices(
     for r, other in enumerate(others, 1):
         for name, value in first.items():
             if name not in _OF_MACHINE and other[name] != value:
-                raise ValueError(f'{name} must be the same on all ranks: it is {value!r} on rank 0, and {other[name]!r} on rank {r}')
+                raise ValueError(
+                    f'{name} must be the same on all ranks: it is {value!r} on rank 0, and '
+                    f'{other[name]!r} on rank {r}'
+                )

@@ -20,8 +20,8 @@ from ..reward.scoring import Scorer, make_scorer
 from ..lm.device import NUMBERS, set_numbers, to_device
 from ..lm.generate import Rollouts, distinct_completions, in_halves, pays_in_halves
 from ..lm.loader import pick_device
-from .grpo import (RunningMoments, aggregate_tokens, TokenFacts, group_advantages, loss_denominator,
-                                    masked_mean, policy_loss, reward_scale)
+from .grpo import (RunningMoments, aggregate_tokens, TokenFacts, group_advantages,
+                                    loss_denominator, masked_mean, policy_loss, reward_scale)
 from .head import Head
 from .kl import KLController, kl_of_facts, kl_tokens, mix_reference
 from .value import ValueHead, explained_variance, gae, token_rewards, value_loss
@@ -44,33 +44,40 @@ class Learner:
         config: TrainConfig,       # every choice
         scorer: Scorer|None = None,   # gives the marks; None is the one that config asks for
     ):
-        device, self.numbers = model.wte.weight.device, set_numbers(model, config.dtype, config.compile)
+        device, self.numbers = model.wte.weight.device, set_numbers(model, config.dtype,
+                                                                    config.compile)
         self.model, self.tokenizer, self.config, self.best_reward = model, tokenizer, config, -1.0
         self.scorer = scorer or make_scorer(config)
         self.value_head = (ValueHead(model.config.n_embd).to(device, model.wte.weight.dtype)
                            if config.baseline == 'value' else None)
         still = _frozen(model, config) if config.kl_coef or config.kl_every else None
-        self.reference, self.start = (still, None) if config.kl_coef else (None, still)   # held to; only looked at
+        # held to; only looked at
+        self.reference, self.start = (still, None) if config.kl_coef else (None, still)
         self.kl = KLController(config.kl_controller, config.kl_coef, config.kl_target,
                                warmup_steps=config.kl_warmup_steps, warmup_factor=config.kl_warmup_factor)
         self.reward_moments, self.baseline_moments = (RunningMoments(config.ema_momentum) for _ in range(2))
         self.recoveries, self.micro_batch_size = 0, config.completions_per_step if config.micro_batch_size == 'auto' else config.micro_batch_size
-        self.optimizer, self.other = make_optimizer(self.parameters(), config), None   # the last: modules of `_twin`
+        # the last: modules of `_twin`
+        self.optimizer, self.other = make_optimizer(self.parameters(), config), None
 
     def parameters(self) -> list[Tensor]:
         "All that the optimizer moves."
-        return [*self.model.parameters(), *(self.value_head.parameters() if self.value_head else ())]
+        return [
+            *self.model.parameters(), *(self.value_head.parameters() if self.value_head else ())
+        ]
 
     def modules(self) -> dict: # name: nn.Module
-        "What a checkpoint must hold besides the model: the value head, and the reference if it can change."
+        """What a checkpoint must hold besides the model: the value head, and the reference if it
+        can change."""
         own = dict(value_head=self.value_head,
                    reference=self.reference if self.config.reference_refresh_steps else None)
         return {name: module for name, module in own.items() if module is not None}
 
     def state_dict(self) -> dict: # as JSON can hold it
         "The numbers to remember."
-        return dict(best_reward=self.best_reward, recoveries=self.recoveries, micro_batch_size=self.micro_batch_size,
-                    kl=self.kl.state_dict(), reward_moments=self.reward_moments.state_dict(),
+        return dict(best_reward=self.best_reward, recoveries=self.recoveries,
+                    micro_batch_size=self.micro_batch_size, kl=self.kl.state_dict(),
+                    reward_moments=self.reward_moments.state_dict(),
                     baseline_moments=self.baseline_moments.state_dict())
 
     def load_state_dict(
@@ -81,7 +88,8 @@ class Learner:
         # checkpoints of version 0.1 do not know the last two
         self.best_reward, self.recoveries = state['best_reward'], state.get('recoveries', 0)
         self.micro_batch_size = min(self.micro_batch_size, state.get('micro_batch_size', self.micro_batch_size))
-        for name in ('kl', 'reward_moments', 'baseline_moments'): getattr(self, name).load_state_dict(state[name])
+        for name in ('kl', 'reward_moments', 'baseline_moments'):
+            getattr(self, name).load_state_dict(state[name])
 
 # %% ../../nbs/grpo/05_step.ipynb #0e71c752
 def make_optimizer(
@@ -90,7 +98,8 @@ def make_optimizer(
 ) -> torch.optim.AdamW:
     "AdamW with weight decay on matrices only, in one pass over the memory."
     matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
-    return torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.)], config.learning_rate,
+    return torch.optim.AdamW([dict(params=matrices),
+                              dict(params=vectors, weight_decay=0.)], config.learning_rate,
                              weight_decay=config.weight_decay, fused=True)
 
 # %% ../../nbs/grpo/05_step.ipynb #4792f685
@@ -100,30 +109,36 @@ def _micro_batches(
     size: int,       # completions in a backward pass, at most; but a group is never split
     wanted: Tensor|None = None, # (P,) bool, only these groups; None: all
 ) -> list[Tensor]:   # prompt indices of each micro-batch
-    "Whole groups of this rank's share, short completions with short ones: less padding, and each prompt is computed once."
+    """Whole groups of this rank's share, short completions with short ones: less padding, and each
+    prompt is computed once."""
     by_length = lengths.view(-1, group_size).amax(1).argsort(stable=True)
     if wanted is not None: by_length = by_length[wanted[by_length]]
-    return [groups for groups in my_share(by_length).split(max(1, size // group_size)) if len(groups)]
+    return [
+        groups for groups in my_share(by_length).split(max(1, size // group_size)) if len(groups)
+    ]
 
 # %% ../../nbs/grpo/05_step.ipynb #3b75758f
 def is_out_of_memory(
     e: Exception, # any
 ) -> bool:
-    "Was there too little memory? A GPU has its own error class for it, and so has Python; on a CPU the message of PyTorch tells."
+    """Was there too little memory? A GPU has its own error class for it, and so has Python; on a
+    CPU the message of PyTorch tells."""
     return isinstance(e, (torch.OutOfMemoryError, MemoryError)) or any(
         words in str(e) for words in ('out of memory', "can't allocate memory"))
 
 
 def _fitting(work, learner, r: Rollouts, *more):
-    "`work(learner, r, *more)` with micro-batches halved until they fit into memory, now and for the rest of the run."
+    """`work(learner, r, *more)` with micro-batches halved until they fit into memory, now and for
+    the rest of the run."""
     while True:
         try: return work(learner, r, *more)
         except (RuntimeError, MemoryError) as e:
             if not is_out_of_memory(e): raise
             largest = min(learner.micro_batch_size, len(r.completion_mask))
             if largest <= r.group_size:
-                raise MemoryError(f'memory is too small for one group of {r.group_size} completions: '
-                                  'make group_size or max_new_tokens smaller') from e
+                raise MemoryError(
+                    f'memory is too small for one group of {r.group_size} completions: '
+                    'make group_size or max_new_tokens smaller') from e
         learner.micro_batch_size = max(r.group_size, largest // 2)
         learner.optimizer.zero_grad()
         if torch.cuda.is_available(): torch.cuda.empty_cache()
@@ -150,7 +165,8 @@ class Targets:
 def _estimator_of(
     config: TrainConfig, # kl_estimator, kl_in
 ) -> str:                # 'k1', 'k2', 'k3', 'k3_ratio' or 'full'
-    "The KL estimator: exact in the loss; in the reward k1, the only one that pulls the policy back (see `kl`)."
+    """The KL estimator: exact in the loss; in the reward k1, the only one that pulls the policy
+    back (see `kl`)."""
     if config.kl_estimator != 'auto': return config.kl_estimator
     return 'k1' if config.kl_in == 'reward' else 'full'
 
@@ -159,7 +175,8 @@ def trained_tokens(
     part: Rollouts,      # B completions
     config: TrainConfig, # mask_truncated
 ) -> Tensor:             # (B, T) bool
-    "Which tokens the loss sees: the completion, unless it was cut off and such completions are left out."
+    """Which tokens the loss sees: the completion, unless it was cut off and such completions are
+    left out."""
     return part.completion_mask & ~(part.truncated[:, None] & config.mask_truncated)
 
 
@@ -183,11 +200,14 @@ def _look_back(learner, r: Rollouts) -> tuple[Tensor, Tensor]: # values (B, T), 
         rows, inverse = distinct_completions(part)
         mask, T = part.completion_mask[rows], part.completion_ids.shape[1]
         head = Head(learner.model, part, rows, mask)
-        if learner.value_head: values[into, :T] = learner.value_head(head.hidden).to(values.dtype)[inverse]
+        if learner.value_head:
+            values[into, :T] = learner.value_head(head.hidden).to(values.dtype)[inverse]
         if config.kl_in == 'reward' and learner.reference:
             ref = Head(learner.reference, part, rows, mask)
-            far = torch.cat([_kl(head.facts(at, head.logits(at), ref.logits(at)), part.logprobs[rows[at]], mask[at],
-                                 _estimator_of(config), config.kl_type) for at in head.chunks])
+            far = torch.cat([
+                _kl(head.facts(at, head.logits(at), ref.logits(at)), part.logprobs[rows[at]],
+                    mask[at], _estimator_of(config), config.kl_type) for at in head.chunks
+            ])
             kl[into, :T] = far.to(kl.dtype)[inverse]
     return values, kl
 
@@ -195,7 +215,8 @@ def _look_back(learner, r: Rollouts) -> tuple[Tensor, Tensor]: # values (B, T), 
 def _scale_of(
     config: TrainConfig, # advantage_scale, baseline
 ) -> str:                # 'group', 'batch' or 'none'
-    "What advantages are divided by. With a baseline from outside the group, equal rewards still carry signal, so their std of 0 cannot be the scale."
+    """What advantages are divided by. With a baseline from outside the group, equal rewards still
+    carry signal, so their std of 0 cannot be the scale."""
     if config.advantage_scale != 'auto': return config.advantage_scale
     return 'batch' if config.baseline in OUTSIDE_BASELINES else 'group'
 
@@ -203,27 +224,34 @@ def _scale_of(
 def make_targets(
     learner: Learner,    # its running means take in the rewards
     batch: Experience,   # P groups of G
-    facts: StepFacts,    # of which step; takes in running_reward_…, baseline_reward, explained_variance, kl_coef
+    # of which step; takes in running_reward_…, baseline_reward, explained_variance, kl_coef
+    facts: StepFacts,
 ) -> Targets:
     "Advantages, and the targets of a value head."
     config, r = learner.config, batch.rollouts
     rewards, kl_coef = batch.rewards, learner.kl.at(facts.step)
     if learner.reference: facts.kl_coef = kl_coef
     if config.normalize_rewards:
-        learner.reward_moments.update((batch.asked or batch).rewards)     # of all that was asked, as reward_mean is
+        # of all that was asked, as reward_mean is
+        learner.reward_moments.update((batch.asked or batch).rewards)
         facts.running_reward_mean, facts.running_reward_std = learner.reward_moments.mean, learner.reward_moments.std
         if facts.step > config.ema_warmup_steps: rewards = learner.reward_moments.normalize(rewards)
-        if facts.step == config.ema_warmup_steps + 1: learner.baseline_moments = RunningMoments(config.ema_momentum)     # of raw rewards until now
+        # of raw rewards until now
+        if facts.step == config.ema_warmup_steps + 1:
+            learner.baseline_moments = RunningMoments(config.ema_momentum)
     penalties = torch.zeros_like(r.logprobs)
     in_reward = config.kl_in == 'reward' and learner.reference
     if in_reward or learner.value_head:
-        seen = everywhere(lambda: [x.cpu() if world() > 1 else x for x in _fitting(_look_back, learner, r)])     # what travels is on the CPU
+        # what travels is on the CPU
+        seen = everywhere(lambda: [x.cpu() if world() > 1 else x for x in _fitting(_look_back, learner, r)])
         values, penalties = (to_device(reduce(torch.add, parts), r.logprobs.device) for parts in zip(*seen))
-    if config.baseline == 'value': return _value_targets(learner, r, rewards, values, kl_coef*penalties, kl_coef, facts)
+    if config.baseline == 'value':
+        return _value_targets(learner, r, rewards, values, kl_coef*penalties, kl_coef, facts)
     if in_reward: rewards = rewards - kl_coef * penalties.sum(1).view_as(rewards).cpu()
     known = None
     if config.baseline == 'ema':
-        known = learner.baseline_moments.mean if learner.baseline_moments.steps else rewards.mean().item()
+        known = (learner.baseline_moments.mean
+                 if learner.baseline_moments.steps else rewards.mean().item())
         learner.baseline_moments.update(rewards)
         facts.baseline_reward = known
     advantages = group_advantages(rewards, _scale_of(config), config.baseline, known)
@@ -237,8 +265,10 @@ def _value_targets(learner, r, rewards, values, penalties, kl_coef, facts) -> Ta
     gamma, lam = (config.gamma, config.gae_lambda) if config.gae else (1.0, 1.0)
     advantages, returns = gae(per_token, values, mask, gamma, lam)
     # of what came, not of what the head itself expected
-    facts.explained_variance = explained_variance(values, gae(per_token, values, mask, gamma, 1.0)[1], mask)
-    scale = reward_scale(rewards, _scale_of(config)).repeat(1, r.group_size).flatten().to(values.device)
+    facts.explained_variance = explained_variance(values,
+                                                  gae(per_token, values, mask, gamma, 1.0)[1], mask)
+    scale = reward_scale(rewards,
+                         _scale_of(config)).repeat(1, r.group_size).flatten().to(values.device)
     return Targets(advantages / scale[:, None], kl_coef, values, returns)
 
 # %% ../../nbs/grpo/05_step.ipynb #94fb5a31
@@ -265,7 +295,11 @@ class PassSums:
         "The same as Python numbers, where it has tensors; for them the CPU waits, once."
         waiting = {f.name: x for f in fields(self) if torch.is_tensor(x := getattr(self, f.name))}
         read = dict(zip(waiting, torch.stack([x.double() for x in waiting.values()]).tolist()))
-        return replace(self, **{name: int(x) if name in ('tokens', 'sampled', 'rows') else x for name, x in read.items()})
+        return replace(
+            self, **{
+                name: int(x) if name in ('tokens', 'sampled', 'rows') else x
+                for name, x in read.items()
+            })
 
     @classmethod
     def total(
@@ -273,10 +307,12 @@ class PassSums:
         parts: list['PassSums'], # at least one
     ) -> 'PassSums':
         "Of several passes: what is a sum added up, of an extreme the largest."
-        return cls(*((max if f.name in _EXTREMES else sum)(getattr(p, f.name) for p in parts) for f in fields(cls)))
+        return cls(*((max if f.name in _EXTREMES else sum)(getattr(p, f.name) for p in parts)
+                     for f in fields(cls)))
 
 # %% ../../nbs/grpo/05_step.ipynb #b4c1b144
-def _loss(learner, facts, old_logprobs, mask, sampled, targets, denominator) -> tuple[Tensor, PassSums]:
+def _loss(learner, facts, old_logprobs, mask, sampled, targets,
+          denominator) -> tuple[Tensor, PassSums]:
     "The loss of some completions, over the tokens of `mask`, and what is measured of them."
     config = learner.config
     add_up = lambda x: aggregate_tokens(x, mask, config.loss_type, config.max_length, denominator)
@@ -285,15 +321,17 @@ def _loss(learner, facts, old_logprobs, mask, sampled, targets, denominator) -> 
                       ('full' if _estimator_of(config) == 'full' else 'k3', 'kl_pi_ref'))
     loss, stats = policy_loss(facts.logprobs, old_logprobs, targets.advantages, mask, config.loss_type,
                               config.clip_low, config.clip_high, config.max_length, denominator, wait=False)
-    if learner.reference and config.kl_in == 'loss': loss = loss + targets.kl_coef * add_up(kl(*used, mask))
+    if learner.reference and config.kl_in == 'loss': loss = (loss + targets.kl_coef * add_up(kl(*used, mask)))
     if config.entropy_coef: loss = loss - config.entropy_coef * add_up(facts.entropy)
-    with torch.no_grad(): far = kl(*measured, sampled) if learner.reference else torch.zeros_like(facts.entropy)
+    with torch.no_grad():
+        far = (kl(*measured, sampled) if learner.reference else torch.zeros_like(facts.entropy))
     tokens = mask.sum().double()
-    return loss, PassSums(
-        tokens=tokens, sampled=sampled.sum().double(), rows=sampled.any(1).sum(), completions=len(mask), distinct=0, loss=loss.detach(), value_loss=0.,
-        entropy_nats=(facts.entropy.detach()*sampled).sum(), kl_nats=(far*sampled).sum(),
-        clipped_low=tokens*stats['clip_share_low'], clipped_high=tokens*stats['clip_share_high'],
-        ratio_max=stats['ratio_max'], sampling_gap_nats=stats['log_ratio_max'])
+    return loss, PassSums(tokens=tokens, sampled=sampled.sum().double(), rows=sampled.any(1).sum(),
+                          completions=len(mask), distinct=0, loss=loss.detach(), value_loss=0.,
+                          entropy_nats=(facts.entropy.detach()*sampled).sum(),
+                          kl_nats=(far*sampled).sum(), clipped_low=tokens*stats['clip_share_low'],
+                          clipped_high=tokens*stats['clip_share_high'],
+                          ratio_max=stats['ratio_max'], sampling_gap_nats=stats['log_ratio_max'])
 
 # %% ../../nbs/grpo/05_step.ipynb #5397da45
 _VALUE_COEF = 0.1     # weight of the value head's loss
@@ -309,16 +347,20 @@ def backward_pass(
     "Add the gradient of a micro-batch."
     mask, sampled, parts = trained_tokens(part, learner.config), part.completion_mask, []
     rows, inverse = distinct_completions(part)
-    with torch.no_grad(): ref = Head(learner.reference, part, rows, sampled[rows]) if learner.reference else None
+    with torch.no_grad():
+        ref = (Head(learner.reference, part, rows, sampled[rows]) if learner.reference else None)
     with torch.set_grad_enabled(learns):
         head = Head(learner.model, part, rows, sampled[rows])
         for at in head.chunks:
-            mine = ((at.start <= inverse) & (inverse < at.stop)).nonzero()[:, 0]   # the copies of these rows
+            # the copies of these rows
+            mine = ((at.start <= inverse) & (inverse < at.stop)).nonzero()[:, 0]
             logits = head.logits(at)
             facts = head.facts(at, logits, ref and ref.logits(at))
-            facts = TokenFacts(*(None if x is None else x.index_select(0, inverse[mine] - at.start) for x in facts))
+            facts = TokenFacts(*(None if x is None else x.index_select(0, inverse[mine] - at.start)
+                                 for x in facts))
             wanted = targets.select(mine, mask.shape[1])
-            loss, sums = _loss(learner, facts, part.logprobs[mine], mask[mine], sampled[mine], wanted, denominator)
+            loss, sums = _loss(learner, facts, part.logprobs[mine], mask[mine], sampled[mine],
+                               wanted, denominator)
             if learns:
                 loss.backward()
                 head.take_gradient(at, logits)
@@ -326,21 +368,25 @@ def backward_pass(
     critic = torch.zeros(())
     if learner.value_head:
         values = learner.value_head(head.hidden)
-        critic = value_loss(values.index_select(0, inverse), targets.values, targets.returns, mask, denominator=tokens)
+        critic = value_loss(values.index_select(0, inverse), targets.values, targets.returns, mask,
+                            denominator=tokens)
     if learns: head.backward(*[_VALUE_COEF * critic] * bool(learner.value_head))
     total = PassSums.total([sums.numbers() for sums in parts])
-    return replace(total, loss=total.loss + _VALUE_COEF*critic.item(), value_loss=critic.item(), distinct=len(rows))
+    return replace(total, loss=total.loss + _VALUE_COEF*critic.item(), value_loss=critic.item(),
+                   distinct=len(rows))
 
 # %% ../../nbs/grpo/05_step.ipynb #aa5dd5f2
 _IDENTITY_TOLERANCE = NUMBERS['float32'].identity
 
 def _check_identity(gap: float, kl: float, fresh: bool, tolerance: float = _IDENTITY_TOLERANCE):
-    "Check that before any update the ratio is 1, to the exactness of the run, and the KL to a fresh reference is 0."
+    """Check that before any update the ratio is 1, to the exactness of the run, and the KL to a
+    fresh reference is 0."""
     if gap > tolerance:
         raise RuntimeError(f'scoring differs from sampling by {gap:.3g} nats before any update: '
                            'sampler and loss do not see the same distribution')
     if fresh and abs(kl) > _IDENTITY_TOLERANCE:
-        raise RuntimeError(f'the KL to a reference that was just copied is {kl:.3g} nats per token instead of 0')
+        raise RuntimeError(
+            f'the KL to a reference that was just copied is {kl:.3g} nats per token instead of 0')
 
 
 def minibatches(
@@ -356,12 +402,20 @@ def minibatches(
 
 # %% ../../nbs/grpo/05_step.ipynb #e732eedf
 def _twin(learner: Learner) -> Learner:
-    "The same learner with gradients of its own: its weights are in the same memory. Its modules are made once."
+    """The same learner with gradients of its own: its weights are in the same memory. Its modules
+    are made once."""
     twin = copy.copy(learner)
-    def at(modules): return [p.data_ptr() for module in modules if module for p in module.parameters()]
+
+    def at(modules):
+        return [p.data_ptr() for module in modules if module for p in module.parameters()]
     if learner.other is None or at(learner.other) != at((learner.model, learner.value_head)):
-        shared = {id(p): torch.nn.Parameter(p.detach(), p.requires_grad) for p in learner.parameters()}
-        learner.other = [copy.deepcopy(module, shared) for module in (learner.model, learner.value_head)]
+        shared = {
+            id(p): torch.nn.Parameter(p.detach(), p.requires_grad)
+            for p in learner.parameters()
+        }
+        learner.other = [
+            copy.deepcopy(module, shared) for module in (learner.model, learner.value_head)
+        ]
     twin.model, twin.value_head = learner.other
     for p in twin.parameters(): p.grad = None    # of an attempt that found too little memory
     return twin
@@ -375,36 +429,53 @@ def _add_gradients(learner: Learner, twin: Learner) -> None:
 
 # %% ../../nbs/grpo/05_step.ipynb #f110b78d
 def _learnable(learner, targets: Targets, G: int) -> Tensor: # (P,) bool
-    "The groups whose loss has a gradient: an advantage that is not 0, or a term that is not the policy's."
-    config, some = learner.config, (targets.advantages != 0).view(len(targets.advantages)//G, -1).any(1)
+    """The groups whose loss has a gradient: an advantage that is not 0, or a term that is not the
+    policy's."""
+    config, some = learner.config, (targets.advantages != 0).view(len(targets.advantages) // G,
+                                                                  -1).any(1)
     more = learner.value_head or config.entropy_coef or learner.reference and config.kl_in == 'loss'
-    return torch.ones_like(some) if more or not some.any() else some    # of nothing at all the gradient is 0, not missing
+    # of nothing at all the gradient is 0, not missing
+    return torch.ones_like(some) if more or not some.any() else some
 
 
 def _gradient(learner, r: Rollouts, targets: Targets) -> list[PassSums]: # of each micro-batch
     "This rank's share of the gradient of some rollouts."
     config, G, lengths, tokens = learner.config, r.group_size, r.completion_mask.sum(1), trained_tokens(r, learner.config)
-    denominator, size, learns = loss_denominator(tokens, config.loss_type, config.max_length), learner.micro_batch_size, _learnable(learner, targets, G)
+    denominator, size, learns = loss_denominator(
+        tokens, config.loss_type,
+        config.max_length), learner.micro_batch_size, _learnable(learner, targets, G)
     learner.optimizer.zero_grad()
     def passes(learner, micro_batches):
-        parts = ((r.select(groups), targets.select(_rows(groups, G), int(lengths.view(-1, G)[groups].max())), learn) for learn, groups in micro_batches)
-        return [backward_pass(learner, *part, denominator, int(tokens.sum()), learn) for *part, learn in parts]
-    def split(size): return [(learn, groups) for learn in (True, False) for groups in _micro_batches(lengths, G, size, learns == learn)]
-    if size < 2*G or not pays_in_halves(learner.model, len(r.prompts)): return passes(learner, split(size))
+        parts = ((r.select(groups),
+                  targets.select(_rows(groups, G), int(lengths.view(-1, G)[groups].max())), learn)
+                 for learn, groups in micro_batches)
+        return [
+            backward_pass(learner, *part, denominator, int(tokens.sum()), learn)
+            for *part, learn in parts
+        ]
+
+    def split(size):
+        return [(learn, groups) for learn in (True, False)
+                for groups in _micro_batches(lengths, G, size, learns == learn)]
+
+    if size < 2*G or not pays_in_halves(learner.model, len(r.prompts)):
+        return passes(learner, split(size))
     micro_batches, learners = split(min(size//2, len(lengths)//4)), (learner, _twin(learner))
     parts = in_halves(lambda half: passes(learners[half], micro_batches[half::2]))
     _add_gradients(*learners)
     return [*chain(*parts)]
 
 
-def _optimizer_step(learner, r: Rollouts, targets: Targets) -> tuple[PassSums, float]: # and the norm of the gradient before clipping
+# and the norm of the gradient before clipping
+def _optimizer_step(learner, r: Rollouts, targets: Targets) -> tuple[PassSums, float]:
     "One optimizer step on some rollouts. Raises FloatingPointError before a weight changes."
     parts = everywhere(lambda: _fitting(_gradient, learner, r, targets))
     sum_gradients(learner.parameters())
     sums = PassSums.total(list(chain(*parts)))
     norm = torch.nn.utils.clip_grad_norm_(learner.parameters(), learner.config.grad_clip).item()
     if not math.isfinite(norm + sums.loss):
-        raise FloatingPointError(f'loss {sums.loss} with gradient norm {norm} cannot be learned from')
+        raise FloatingPointError(
+            f'loss {sums.loss} with gradient norm {norm} cannot be learned from')
     learner.optimizer.step()
     return sums, norm
 
@@ -413,7 +484,9 @@ def update(
     learner: Learner,     # learns
     batch: Experience,    # P groups
     targets: Targets,     # of its completions
-    facts: StepFacts,     # of which step; takes in what the last pass measured, but sampling_gap_nats of its first optimizer step
+    # of which step; takes in what the last pass measured, but sampling_gap_nats of its first
+    # optimizer step
+    facts: StepFacts,
 ) -> None:
     "Learn from one batch: `inner_steps` passes of `minibatches` optimizer steps."
     r = batch.rollouts
@@ -426,7 +499,8 @@ def update(
             steps.append(sums)
             if inner == 0 and len(steps) == 1:
                 gap = sums.sampling_gap_nats
-                _check_identity(gap, sums.kl_nats / max(1, sums.sampled), facts.step == 1, learner.numbers.identity)
+                _check_identity(gap, sums.kl_nats/max(1, sums.sampled), facts.step == 1,
+                                learner.numbers.identity)
     total, n = PassSums.total(steps), len(steps)
     tokens, sampled, sequences = max(1, total.tokens), max(1, total.sampled), max(1, total.rows)
     facts.loss, facts.grad_norm, facts.ratio_max, facts.sampling_gap_nats = total.loss/n, norm, total.ratio_max, gap
@@ -444,19 +518,21 @@ def learning_rate_at(
     "Linear warm-up, then a cosine down to `min_lr_ratio` of the peak."
     if step <= config.warmup_steps: return config.learning_rate * step / config.warmup_steps
     done = (step - config.warmup_steps) / max(1, config.max_steps - config.warmup_steps)
-    return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2)
+    return (config.learning_rate*(config.min_lr_ratio + (1 - config.min_lr_ratio)*
+                                  (1 + math.cos(math.pi*done))/2))
 
 # %% ../../nbs/grpo/05_step.ipynb #e9212fde
 _REFRESH = 0.6     # share of the policy that a refresh mixes into the reference
 
 def _sampling(learner: Learner) -> TrainConfig:
     "The configuration to sample with: after a recovery, under another seed."
-    return (replace(learner.config, seed=(learner.config.seed + 1_000_003*learner.recoveries) % 2**32)
-            if learner.recoveries else learner.config)
+    return (replace(learner.config, seed=(learner.config.seed + 1_000_003*learner.recoveries) %
+                    2**32) if learner.recoveries else learner.config)
 
 
 def _learn(learner, batch, targets, facts) -> None:
-    "Update and everything that follows from it; or, where a loss or a gradient is not finite, skip the rest of the step and say why."
+    """Update and everything that follows from it; or, where a loss or a gradient is not finite,
+    skip the rest of the step and say why."""
     config = learner.config
     try: update(learner, batch, targets, facts)
     except FloatingPointError as e:
@@ -474,14 +550,16 @@ def _distance(
     learner: Learner,      # with a reference, or a `start`
     r: Rollouts,           # sampled by its model
 ) -> tuple[float, float]:  # nats per token, nats per sequence
-    "The exact KL from the sampling distributions to those of the reference or the starting weights, over every token sampled; this rank's share of the mean."
+    """The exact KL from the sampling distributions to those of the reference or the starting
+    weights, over every token sampled; this rank's share of the mean."""
     mask, nats, other = r.completion_mask, 0., learner.reference or learner.start
     for groups in _micro_batches(r.completion_mask.sum(1), r.group_size, learner.micro_batch_size):
         part = r.select(groups)
         rows, inverse = distinct_completions(part)
         sampled = part.completion_mask
         now, then = (Head(m, part, rows, sampled[rows]) for m in (learner.model, other))
-        far = torch.cat([now.facts(at, now.logits(at), then.logits(at)).kl_pi_ref for at in now.chunks])
+        far = torch.cat(
+            [now.facts(at, now.logits(at), then.logits(at)).kl_pi_ref for at in now.chunks])
         nats += (far[inverse] * sampled).sum().item()
     return nats/max(1, int(mask.sum())), nats/max(1, int(mask.any(1).sum()))
 
@@ -494,14 +572,17 @@ def train_step(
 ) -> tuple[dict, list[dict]]:    # row of metrics.jsonl; rows of completions.jsonl
     "One step: rollouts, rewards, advantages, loss, optimizer step."
     config, started = learner.config, time.perf_counter()
-    lr = (learning_rate_at(step, config) if rate is None else rate) * config.recovery_lr_factor**learner.recoveries
+    lr = ((learning_rate_at(step, config) if rate is None else rate)*
+          config.recovery_lr_factor**learner.recoveries)
     for group in learner.optimizer.param_groups: group['lr'] = lr
-    batch, facts = gather(learner.model, learner.tokenizer, source, _sampling(learner), step, learner.scorer)
+    batch, facts = gather(learner.model, learner.tokenizer, source, _sampling(learner), step,
+                          learner.scorer)
     gathered = time.perf_counter()
     if (learner.reference or learner.start) and config.kl_every and step % config.kl_every == 0:
         found = everywhere(lambda: _fitting(_distance, learner, batch.asked.rollouts))
         facts.kl_asked_nats_per_token, facts.kl_asked_nats_per_sequence = map(sum, zip(*found))
-        if learner.start: facts.kl_nats_per_token, facts.kl_nats_per_sequence = facts.kl_asked_nats_per_token, facts.kl_asked_nats_per_sequence
+        if learner.start:
+            facts.kl_nats_per_token, facts.kl_nats_per_sequence = facts.kl_asked_nats_per_token, facts.kl_asked_nats_per_sequence
     targets, batch = make_targets(learner, batch, facts), replace(batch, asked=None)
     _learn(learner, batch, targets, facts)
     now = time.perf_counter()
@@ -516,9 +597,12 @@ def train_step(
 def _sample_rows(step: int, batch: Experience, advantages: Tensor, n: int) -> list[dict]:
     "A few completions with their reward breakdowns: rows of completions.jsonl."
     G, B = batch.rewards.shape[1], len(batch.scores)
-    if advantages.ndim == 2: advantages = masked_mean(advantages, batch.rollouts.completion_mask, dim=1)
+    if advantages.ndim == 2:
+        advantages = masked_mean(advantages, batch.rollouts.completion_mask, dim=1)
     chosen = torch.linspace(0, B - 1, min(n, B)).long().tolist()
-    return [dict(step=step, task=batch.examples[b//G].kind, prompt=batch.examples[b//G].prompt(),
-                 completion=batch.rollouts.completions[b], reward=batch.scores[b].total,
-                 parts=batch.scores[b].parts, reason=batch.scores[b].reason, advantage=float(advantages[b]))
-            for b in chosen]
+    return [
+        dict(step=step, task=batch.examples[b // G].kind, prompt=batch.examples[b // G].prompt(),
+             completion=batch.rollouts.completions[b], reward=batch.scores[b].total,
+             parts=batch.scores[b].parts, reason=batch.scores[b].reason,
+             advantage=float(advantages[b])) for b in chosen
+    ]

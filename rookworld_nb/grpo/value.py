@@ -33,7 +33,8 @@ class ValueHead(nn.Module):
 def token_rewards(
     rewards: Tensor,               # (B,) float, one per completion
     mask: Tensor,                  # (B, T) bool, completion mask
-    penalties: Tensor|None = None, # (B, T) float, the penalty of each token, in reward units, e.g. kl_coef*k1; None: no penalty
+    # (B, T) float, the penalty of each token, in reward units, e.g. kl_coef*k1; None: no penalty
+    penalties: Tensor|None = None,
 ) -> Tensor:                       # (B, T) float; 0 outside of the mask
     "The reward at the last token of each completion, less each token's penalty."
     _check(mask, penalties=penalties)
@@ -44,17 +45,21 @@ def token_rewards(
     out = torch.where(last, rewards[:, None], 0)
     if penalties is not None: out = out - penalties.masked_fill(~mask, 0)
     if not out.isfinite().all():
-        raise ValueError(f'rewards and penalties must be finite, got {out[~out.isfinite()][0].item()}')
+        raise ValueError(
+            f'rewards and penalties must be finite, got {out[~out.isfinite()][0].item()}')
     return out
 
 # %% ../../nbs/grpo/03_value.ipynb #6b0dae9b
 def _check(mask, **tensors):
-    "Check that tensors fit the mask, and that each row of the mask is True up to some column and False from there on."
+    """Check that tensors fit the mask, and that each row of the mask is True up to some column and
+    False from there on."""
     if mask.dtype != torch.bool or mask.ndim != 2:
-        raise ValueError(f'mask must be bool of shape (B, T), got {mask.dtype} of shape {tuple(mask.shape)}')
+        raise ValueError(
+            f'mask must be bool of shape (B, T), got {mask.dtype} of shape {tuple(mask.shape)}')
     for name, x in tensors.items():
         if x is not None and x.shape != mask.shape:
-            raise ValueError(f'{name} and mask differ in shape: {tuple(x.shape)} and {tuple(mask.shape)}')
+            raise ValueError(
+                f'{name} and mask differ in shape: {tuple(x.shape)} and {tuple(mask.shape)}')
     holes = (mask[:, 1:] & ~mask[:, :-1]).any(1)
     if holes.any():
         raise ValueError('the tokens of a completion must stand together, padding at the right: '
@@ -66,10 +71,12 @@ def gae(
     rewards: Tensor,     # (B, T) float, from `token_rewards`
     values: Tensor,      # (B, T) float, the head's, from before the update
     mask: Tensor,        # (B, T) bool, completion mask
-    gamma: float = 1.0,  # discount per token, in [0, 1]; below 1 the early tokens of long completions stop counting
+    # discount per token, in [0, 1]; below 1 the early tokens of long completions stop counting
+    gamma: float = 1.0,
     lam: float = 0.95,   # in [0, 1]: 0 trusts the next value, 1 only the reward
 ) -> tuple[Tensor, Tensor]: # advantages and returns, (B, T) each, 0 where masked
-    "Generalised advantage estimates of each token, within its own completion; returns are the targets of the head."
+    """Generalised advantage estimates of each token, within its own completion; returns are the
+    targets of the head."""
     _check(mask, rewards=rewards, values=values)
     for name, x in dict(gamma=gamma, lam=lam).items():
         if not 0 <= x <= 1: raise ValueError(f'{name} must be in [0, 1], got {x}')
@@ -88,12 +95,14 @@ def value_loss(
     returns: Tensor,      # (B, T) float, from `gae`
     mask: Tensor,         # (B, T) bool, completion mask
     clip: float = 0.2,    # how far a value may move in one batch, in reward units
-    denominator: float|None = None, # tokens of the whole batch, when this is a part of it; None: of this mask
+    # tokens of the whole batch, when this is a part of it; None: of this mask
+    denominator: float|None = None,
 ) -> Tensor:              # scalar, in squared reward units
     "Half the squared error of the values, mean over tokens; moving beyond the clip gains nothing."
     _check(mask, values=values, old_values=old_values, returns=returns)
     if clip <= 0: raise ValueError(f'clip must be positive, got {clip}')
-    values, old, returns = (x.masked_fill(~mask, 0) for x in (values, old_values.detach(), returns.detach()))
+    values, old, returns = (x.masked_fill(~mask, 0)
+                            for x in (values, old_values.detach(), returns.detach()))
     held = old + (values - old).clamp(-clip, clip)
     loss = torch.maximum((values - returns)**2, (held - returns)**2) / 2
     if denominator is None: return masked_mean(loss, mask)

@@ -18,20 +18,27 @@ from .model import GPT, KVCache, through_blocks
 # %% ../../nbs/lm/05_device.ipynb #d5a00010
 @dataclass(frozen=True)
 class Numbers:
-    "How exactly a model computes. Its weights, the sums between its blocks, its logits and their log-softmax are float32 always."
-    products: torch.dtype|None # of the matrix products in the blocks, and of cached keys and values; None: as the weights are
-    matmul: str                # of the other matrix products on a GPU, in torch's word: highest is float32, high is TF32
+    """How exactly a model computes. Its weights, the sums between its blocks, its logits and their
+    log-softmax are float32 always."""
+    # of the matrix products in the blocks, and of cached keys and values; None: as the weights are
+    products: torch.dtype|None
+    # of the other matrix products on a GPU, in torch's word: highest is float32, high is TF32
+    matmul: str
     identity: float            # nats: what rounding may make of a log-ratio that is 0
 
 
-NUMBERS = {'float32': Numbers(None, 'highest', 1e-3), 'bfloat16': Numbers(torch.bfloat16, 'high', 0.3)}
+NUMBERS = {
+    'float32': Numbers(None, 'highest', 1e-3), 'bfloat16': Numbers(torch.bfloat16, 'high', 0.3)
+}
 
 def set_numbers(
-    model: GPT,                  # computes like this from now on: sampling, scoring, and copies of it
+    # computes like this from now on: sampling, scoring, and copies of it
+    model: GPT,
     dtype: str = 'float32',      # a key of `NUMBERS`
     fixed_shapes: bool|None = False, # decode in fixed shapes, see `FixedDecoder`; None: on a GPU
 ) -> Numbers:
-    "Choose how a model computes. Its weights stay as they are. On a GPU `matmul` is one setting of the process: the last call counts for every model."
+    """Choose how a model computes. Its weights stay as they are. On a GPU `matmul` is one setting
+    of the process: the last call counts for every model."""
     numbers = NUMBERS[dtype]
     gpu = model.wte.weight.is_cuda
     model.products, model.fixed_shapes = numbers.products, gpu if fixed_shapes is None else fixed_shapes
@@ -39,21 +46,27 @@ def set_numbers(
     return numbers
 
 # %% ../../nbs/lm/05_device.ipynb #d5a00030
-# operations whose result has a size that only the data knows, or that is a Python number: the CPU waits for a GPU
-_WAITS = '_local_scalar_dense nonzero masked_select _unique unique_dim unique_consecutive bincount repeat_interleave equal is_nonzero'.split()
+# operations whose result has a size that only the data knows, or that is a Python number: the CPU
+# waits for a GPU
+_WAITS = '_local_scalar_dense nonzero masked_select _unique unique_dim unique_consecutive bincount repeat_interleave equal is_nonzero'.split(
+)
 
 class no_waiting(TorchDispatchMode):
-    "A context that refuses every operation for which the CPU would have to wait for a GPU, also where there is none."
+    """A context that refuses every operation for which the CPU would have to wait for a GPU, also
+    where there is none."""
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._schema.name.removeprefix('aten::')
-        by_mask = name in ('index', 'index_put', 'index_put_') and any(x is not None and x.dtype == torch.bool for x in args[1])
+        by_mask = (name in ('index', 'index_put', 'index_put_')
+                   and any(x is not None and x.dtype == torch.bool for x in args[1]))
         if by_mask or any(name.startswith(w) for w in _WAITS): raise RuntimeError(f'{name} waits for the GPU')
         out = func(*args, **(kwargs or {}))
-        if name in ('_to_copy', 'copy_') and args[0].is_cuda != out.is_cuda: raise RuntimeError(f'{name} waits for the GPU')
+        if name in ('_to_copy', 'copy_') and args[0].is_cuda != out.is_cuda:
+            raise RuntimeError(f'{name} waits for the GPU')
         return out
 
     def __enter__(self):
-        def refuse(*_): raise RuntimeError('tolist waits for the GPU')   # on a CPU it reads the memory, without an operation
+        # on a CPU it reads the memory, without an operation
+        def refuse(*_): raise RuntimeError('tolist waits for the GPU')
         self.patch = patch.object(torch.Tensor, 'tolist', refuse)
         self.patch.start()
         return super().__enter__()
@@ -69,16 +82,21 @@ def to_device(
 ) -> Tensor:
     "Copy a tensor; to a GPU from pinned memory, so that the CPU does not wait."
     there = torch.device(device)
-    return x.pin_memory().to(there, non_blocking=True) if there.type == 'cuda' and not x.is_cuda else x.to(there)
+    return (x.pin_memory().to(there, non_blocking=True)
+            if there.type == 'cuda' and not x.is_cuda else x.to(there))
 
 # %% ../../nbs/lm/05_device.ipynb #d5a00040
 def _rounded_copy(
     model: GPT,  # with its `products`
-) -> GPT:        # shares the embeddings and layer norms; its matrices are rounded copies where `products` asks for it, else shared too
+# shares the embeddings and layer norms; its matrices are rounded copies where `products` asks for
+# it, else shared too
+) -> GPT:
     "The same model with its matrices rounded once, not in every product."
-    matrices = [m for m in model.h.modules() if isinstance(m, torch.nn.Linear)] if model.products else []
+    matrices = ([m for m in model.h.modules()
+                 if isinstance(m, torch.nn.Linear)] if model.products else [])
     own = {id(p) for m in matrices for p in m.parameters()}
-    rounded = copy.deepcopy(model, {id(p): p for p in model.parameters() if id(p) not in own}).eval()
+    rounded = copy.deepcopy(model, {id(p): p
+                                    for p in model.parameters() if id(p) not in own}).eval()
     if model.products:
         for m in rounded.h.modules():
             if isinstance(m, torch.nn.Linear): m.to(model.products)
@@ -89,7 +107,8 @@ class _FixedCache(KVCache):
     "Keys and values at columns that a tensor names, so that the same operations serve every step."
     def __init__(self, config, prompts, columns, group_size, device, dtype):
         super().__init__(config, prompts, columns, device, dtype)
-        self.store.zero_()      # columns that are not written yet have weight 0, and 0 times NaN is NaN
+        # columns that are not written yet have weight 0, and 0 times NaN is NaN
+        self.store.zero_()
         self.at, self.seen = torch.zeros(group_size, dtype=torch.int64, device=device), 0
 
     def update(self, layer, k, v):
@@ -99,10 +118,13 @@ class _FixedCache(KVCache):
 
 # %% ../../nbs/lm/05_device.ipynb #d5a00060
 _BLOCK = 48       # completion columns by which the part of the cache that is read grows
-_BACKEND = None   # torch.compile's backend for a step before it is captured, such as 'inductor'; None: the operations as they are
+# torch.compile's backend for a step before it is captured, such as 'inductor'; None: the operations
+# as they are
+_BACKEND = None
 
 class FixedDecoder:
-    "Decoding in shapes that never change. The completions of a prompt are one row of the network, whose columns are the prompt, then token 0 of every completion, then token 1, …"
+    """Decoding in shapes that never change. The completions of a prompt are one row of the network,
+    whose columns are the prompt, then token 0 of every completion, then token 1, …"""
     def __init__(self,
         model: GPT,        # computes; on a GPU, its memory must stay where it is
         prompts: int,      # P
@@ -110,14 +132,20 @@ class FixedDecoder:
         width: int,        # columns for a prompt
         length: int,       # most tokens of a completion
     ):
-        self.model, self.shape, self.length = _rounded_copy(model), (prompts, group_size, width), -(-length//_BLOCK)*_BLOCK
+        self.model, self.shape, self.length = _rounded_copy(model), (
+            prompts, group_size, width), -(-length // _BLOCK)*_BLOCK
         weight, c = model.wte.weight, model.config
         new = lambda *shape, dtype=torch.int64: torch.zeros(*shape, dtype=dtype, device=weight.device)
-        self.cache = _FixedCache(c, prompts, width + group_size*self.length, group_size, weight.device, model.products or weight.dtype)
-        self.prompt_ids, self.prompt_mask, self.start = new(prompts, width), new(prompts, width, dtype=torch.bool), new(prompts, 1)
-        self.hidden = new(prompts*group_size, c.n_embd, dtype=weight.dtype)    # (B, C), what the next tokens are drawn from
-        self.tokens, self.t = new(prompts, group_size), new(1)                 # the tokens drawn last; how many were drawn before them
-        self.work, self.graphs = torch.compile(_step, backend=_BACKEND, fullgraph=True, dynamic=False) if _BACKEND else _step, {}
+        self.cache = _FixedCache(c, prompts, width + group_size*self.length, group_size,
+                                 weight.device, model.products or weight.dtype)
+        self.prompt_ids, self.prompt_mask, self.start = new(prompts, width), new(
+            prompts, width, dtype=torch.bool), new(prompts, 1)
+        # (B, C), what the next tokens are drawn from
+        self.hidden = new(prompts*group_size, c.n_embd, dtype=weight.dtype)
+        # the tokens drawn last; how many were drawn before them
+        self.tokens, self.t = new(prompts, group_size), new(1)
+        self.work, self.graphs = torch.compile(_step, backend=_BACKEND, fullgraph=True,
+                                               dynamic=False) if _BACKEND else _step, {}
 
     def begin(self,
         model: GPT,          # whose weights are used
@@ -129,7 +157,8 @@ class FixedDecoder:
             if mine is not theirs: mine.copy_(theirs)
         rows = torch.arange(self.shape[0], device=prompt_ids.device).clamp(max=len(prompt_ids) - 1)
         self.prompt_mask.zero_()
-        for buffer, x in ((self.prompt_ids, prompt_ids), (self.prompt_mask, prompt_mask)): buffer[:, -x.shape[1]:] = x[rows]
+        for buffer, x in ((self.prompt_ids, prompt_ids), (self.prompt_mask, prompt_mask)):
+            buffer[:, -x.shape[1]:] = x[rows]
         self.start.copy_(self.prompt_mask.sum(1, keepdim=True))
         self.t.zero_()
         self.cache.length, self.cache.seen = 0, 0
@@ -153,19 +182,25 @@ def _step(d: FixedDecoder):
     "Draw, and read what was drawn: the same operations on the same memory for every token."
     P, G, width = d.shape
     d.draw()
-    member, own = torch.arange(G, device=d.t.device), torch.arange(d.cache.seen - width, device=d.t.device)
+    member, own = torch.arange(G, device=d.t.device), torch.arange(d.cache.seen - width,
+                                                                   device=d.t.device)
     d.cache.at.copy_(width + d.t*G + member)
-    mine = (own % G == member[:, None]) & (own // G <= d.t)                                    # (G, columns of completions)
+    # (G, columns of completions)
+    mine = (own % G == member[:, None]) & (own // G <= d.t)
     allowed = torch.cat([d.prompt_mask[:, None].expand(P, G, width), mine.expand(P, *mine.shape)], 2)[:, None]
-    pattern = torch.zeros(allowed.shape, dtype=d.cache.store.dtype, device=d.t.device).masked_fill(~allowed, -torch.inf)
-    places = (d.start + d.t).clamp(max=d.model.config.n_positions - 1)                         # completions that are done go on
-    x = through_blocks(d.model, d.model.h, d.model.wte(d.tokens) + d.model.wpe(places), pattern, d.cache)
+    pattern = torch.zeros(allowed.shape, dtype=d.cache.store.dtype,
+                          device=d.t.device).masked_fill(~allowed, -torch.inf)
+    # completions that are done go on
+    places = (d.start + d.t).clamp(max=d.model.config.n_positions - 1)
+    x = through_blocks(d.model, d.model.h,
+                       d.model.wte(d.tokens) + d.model.wpe(places), pattern, d.cache)
     d.hidden.copy_(d.model.ln_f(x).flatten(0, 1))
     d.t += 1
 
 
 def _captured(d: FixedDecoder):
-    "The step as a graph of the GPU. A capture runs nothing; what the runs before it change is put back."
+    """The step as a graph of the GPU. A capture runs nothing; what the runs before it change is put
+    back."""
     if d.cache.seen in d.graphs: return d.graphs[d.cache.seen]
     mine = [x for x in d.__dict__.values() if torch.is_tensor(x)]
     before, aside = [x.clone() for x in mine], torch.cuda.Stream()
@@ -179,7 +214,8 @@ def _captured(d: FixedDecoder):
     return d.graphs.setdefault(d.cache.seen, graph)
 
 # %% ../../nbs/lm/05_device.ipynb #d5a00070
-_KEPT, _MOST = weakref.WeakKeyDictionary(), 8   # decoders of each model, the one used last at the end; how many
+# decoders of each model, the one used last at the end; how many
+_KEPT, _MOST = weakref.WeakKeyDictionary(), 8
 
 def fixed_decoder(
     cls: type,      # a `FixedDecoder`
@@ -192,7 +228,8 @@ def fixed_decoder(
 ) -> FixedDecoder:
     "A decoder of the next larger shape, used again where there is one."
     shape = 1 << (prompts - 1).bit_length(), group_size, -(-width//32)*32, -(-length//_BLOCK)*_BLOCK
-    key, kept = (cls, _BACKEND, model.products, model.wte.weight.data_ptr(), *shape, *choices.items()), _KEPT.setdefault(model, {})
+    key, kept = (cls, _BACKEND, model.products, model.wte.weight.data_ptr(), *shape,
+                 *choices.items()), _KEPT.setdefault(model, {})
     kept[key] = kept.pop(key, None) or cls(model, *shape, **choices)
     if len(kept) > _MOST: del kept[next(iter(kept))]
     return kept[key]

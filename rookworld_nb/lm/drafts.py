@@ -14,18 +14,24 @@ from .generate import _apply_temperature, _joined, _pack_bits, _sample_tokens, _
 from .tokenizer import pad_batch
 
 # %% ../../nbs/lm/06_drafts.ipynb #b775c9a7
-_MOST_LOGITS = 2**22   # numbers, of the logits in memory at once: no more than sampling needs anyway
+# numbers, of the logits in memory at once: no more than sampling needs anyway
+_MOST_LOGITS = 2**22
 
-def _draw_along(model, draft, draft_mask, G, noise, prompt_ids, prompt_mask, vocabulary, temperature, top_k, top_p):
-    "What each completion draws at each token of its draft: ids (P, G, L), log-probs (P, G, L), packed sets (P, G, L, ceil(K/8)) or None."
+
+def _draw_along(model, draft, draft_mask, G, noise, prompt_ids, prompt_mask, vocabulary,
+                temperature, top_k, top_p):
+    """What each completion draws at each token of its draft: ids (P, G, L), log-probs (P, G, L),
+    packed sets (P, G, L, ceil(K/8)) or None."""
     (P, L), device = draft.shape, draft.device
     text = torch.cat([prompt_ids, draft[:, :-1]], 1)
     # padding on the right is behind all that counts
-    hidden = model.last_hidden(text, L, None if prompt_mask.all() else torch.cat([prompt_mask, draft_mask[:, :-1]], 1))
+    hidden = model.last_hidden(
+        text, L, None if prompt_mask.all() else torch.cat([prompt_mask, draft_mask[:, :-1]], 1))
     K = model.config.vocab_size if vocabulary is None else len(vocabulary)
     mixed, cut = bool((temperature != temperature[0]).any()), bool(((top_k > 0) | (top_p < 1)).any())
     heat, allowed = temperature[0].item(), None
-    ids, logprobs = torch.zeros(P, L, G, dtype=torch.long, device=device), torch.zeros(P, L, G, device=device)
+    ids, logprobs = torch.zeros(P, L, G, dtype=torch.long,
+                                device=device), torch.zeros(P, L, G, device=device)
     kept = torch.full((P, L, -(-K // 8)), 255, dtype=torch.uint8, device=device) if cut else None
     for node in draft_mask.nonzero().split(max(1, _MOST_LOGITS // K)):
         p, t = node.T
@@ -36,7 +42,8 @@ def _draw_along(model, draft, draft_mask, G, noise, prompt_ids, prompt_mask, voc
             kept[p, t] = _pack_bits(allowed)
         draws = torch.arange(len(p), device=device).repeat_interleave(G)
         new, found = _sample_tokens(logits, noise.view(P, G, -1)[p, :, t].flatten(), heat, allowed, draws)
-        ids[p, t], logprobs[p, t] = (new if vocabulary is None else vocabulary[new]).view(-1, G), found.view(-1, G)
+        ids[p, t], logprobs[p, t] = (new if vocabulary is None else
+                                     vocabulary[new]).view(-1, G), found.view(-1, G)
     ids, logprobs = ids.transpose(1, 2), logprobs.transpose(1, 2)
     return ids, logprobs, kept[:, None].expand(P, G, L, -1) if cut else None
 
@@ -51,8 +58,11 @@ def _to_the_right(ids, mask):
 class Drafts:
     "For each of P prompts, ids that its completions may turn out to be."
     ids: Tensor    # (P, L) int64, right-padded
-    mask: Tensor   # (P, L) bool, True at the ids of a draft; a row without any is a prompt without a draft
-    tries: int = 5 # how often a row that left its draft may follow the rest of it, before it goes on token by token
+    # (P, L) bool, True at the ids of a draft; a row without any is a prompt without a draft
+    mask: Tensor
+    # how often a row that left its draft may follow the rest of it, before it goes on token by
+    # token
+    tries: int = 5
 
     def select(self,
         prompts: Tensor,   # (P',) int64
@@ -63,7 +73,8 @@ class Drafts:
     @classmethod
     def of(cls,
         tokenizer,               # from `load_tokenizer`
-        texts: list[str|None],   # P completions, without the end token; None: no draft for this prompt
+        # P completions, without the end token; None: no draft for this prompt
+        texts: list[str|None],
         device='cpu',            # where the model is
     ) -> 'Drafts':               # they end with the end token
         "Drafts from texts."
@@ -82,11 +93,17 @@ class Drafts:
         *settings,           # (P,) each: temperature, top_k, top_p
     ) -> tuple:              # ids (B, T), mask (B, T), log-probs (B, T), packed sets or None
         "What `_sample_tree` returns."
-        mask = self.mask & (torch.arange(self.mask.shape[1], device=limits.device) < limits[:, None]) & (self.tries > 0)
-        row, drafted, parts = torch.arange(len(noise), device=limits.device).view(-1, G), mask.any(1), []
+        mask = (self.mask &
+                (torch.arange(self.mask.shape[1], device=limits.device) < limits[:, None]) &
+                (self.tries > 0))
+        row, drafted, parts = torch.arange(len(noise),
+                                           device=limits.device).view(-1, G), mask.any(1), []
         def of(p):
             rows = row[p].flatten()
-            return rows, *_to_the_right(prompt_ids[p], prompt_mask[p]), G, limits[p], noise[rows], eot, vocabulary, *(s[p] for s in settings)
+            return rows, *_to_the_right(
+                prompt_ids[p],
+                prompt_mask[p]), G, limits[p], noise[rows], eot, vocabulary, *(s[p]
+                                                                               for s in settings)
         if drafted.any():
             p, L = drafted.nonzero()[:, 0], int(mask.sum(1).max())
             parts = _follow(model, Drafts(self.ids[p, :L], mask[p, :L], self.tries), *of(p))
@@ -99,14 +116,19 @@ class Drafts:
 # %% ../../nbs/lm/06_drafts.ipynb #968c5b47
 def _from(x, n):
     "Each row from its own column n on; behind its end stands what the padding is."
-    return F.pad(x, (0, x.shape[1])).gather(1, n[:, None] + torch.arange(x.shape[1], device=n.device))
+    return F.pad(x, (0, x.shape[1])).gather(1,
+                                            n[:, None] + torch.arange(x.shape[1], device=n.device))
 
 
-def _follow(model, drafts, rows, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, *settings):
-    "Rows, their first columns, and what was drawn there: along the drafts, and behind the first difference. Nothing where too many groups are left."
-    ids, logprobs, kept = _draw_along(model, drafts.ids, drafts.mask, G, noise, prompt_ids, prompt_mask, vocabulary, *settings)
+def _follow(model, drafts, rows, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary,
+            *settings):
+    """Rows, their first columns, and what was drawn there: along the drafts, and behind the first
+    difference. Nothing where too many groups are left."""
+    ids, logprobs, kept = _draw_along(model, drafts.ids, drafts.mask, G, noise, prompt_ids,
+                                      prompt_mask, vocabulary, *settings)
     same = (ids == drafts.ids[:, None]).flatten(0, 1).cumprod(1).sum(1)
-    ids, logprobs, kept = ids.flatten(0, 1), logprobs.flatten(0, 1), None if kept is None else kept.flatten(0, 1)
+    ids, logprobs, kept = ids.flatten(0, 1), logprobs.flatten(
+        0, 1), None if kept is None else kept.flatten(0, 1)
     n = (same + 1).minimum(drafts.mask.sum(1).repeat_interleave(G))     # drawn tokens that count
     left = limits.repeat_interleave(G) - n
     rest = ((left > 0) & (ids.gather(1, n[:, None] - 1)[:, 0] != eot)).nonzero()[:, 0]
@@ -118,6 +140,7 @@ def _follow(model, drafts, rows, prompt_ids, prompt_mask, G, limits, noise, eot,
         asked = _to_the_right(torch.cat([prompt_ids[p], ids[rest]], 1), torch.cat([prompt_mask[p], drawn[rest]], 1))
         worth = 2*n.sum() > G*drafts.mask.sum()        # more than half of what was read counts
         more = Drafts(_from(drafts.ids[p], n[rest]), _from(drafts.mask[p], n[rest]), drafts.tries - 1 if worth else 0)
-        found = more.sample(model, *asked, 1, left, _from(noise[rest], n[rest]), eot, vocabulary, *(s[p] for s in settings))
+        found = more.sample(model, *asked, 1, left, _from(noise[rest], n[rest]), eot, vocabulary,
+                            *(s[p] for s in settings))
         parts.append((rows[rest], n[rest], *found))
     return parts

@@ -26,7 +26,8 @@ def _apply_temperature(
     temperature: float|Tensor,   # one number or (N,) float; 0, which is greedy, counts as 1
 ) -> Tensor:                     # (N, V) float32
     "Logits divided by one temperature, or by one per row."
-    if torch.is_tensor(temperature): return logits.float() / temperature.where(temperature > 0, 1)[:, None]
+    if torch.is_tensor(temperature):
+        return (logits.float()/temperature.where(temperature > 0, 1)[:, None])
     return logits.float() if temperature in (0, 1) else logits.float() / temperature
 
 # %% ../../nbs/lm/04_generate.ipynb #20a042aa
@@ -35,10 +36,14 @@ def _walk_up(
     uniform: Tensor,  # (B,) float in [0, 1)
     rows: Tensor|None = None, # (B,) int64, the row of cdf of each draw; None: one draw per row
 ) -> Tensor:          # (B,) int64
-    "The first place of each draw's row that exceeds its number; the last where the row is not a number. The draws go to the rows: a row is long, and is not copied for each."
-    if rows is None: return torch.searchsorted(cdf, uniform[:, None].double() * cdf[:, -1:], right=True)[:, 0].clamp(max=cdf.shape[1] - 1)
+    """The first place of each draw's row that exceeds its number; the last where the row is not a
+    number. The draws go to the rows: a row is long, and is not copied for each."""
+    if rows is None:
+        return torch.searchsorted(cdf, uniform[:, None].double()*cdf[:, -1:],
+                                  right=True)[:, 0].clamp(max=cdf.shape[1] - 1)
     order, count = rows.argsort(stable=True), rows.bincount(minlength=len(cdf))
-    turn = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows[order]]   # among the draws of its row
+    # among the draws of its row
+    turn = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows[order]]
     asked = cdf.new_zeros(len(cdf), int(count.max()))
     asked[rows[order], turn] = uniform[order].double()
     found = torch.searchsorted(cdf, asked * cdf[:, -1:], right=True).clamp(max=cdf.shape[1] - 1)
@@ -48,10 +53,13 @@ def _walk_up(
 def _sample_tokens(
     logits: Tensor,              # (N, V) float
     uniform: Tensor,             # (B,) float in [0, 1), one number per draw
-    temperature: float|Tensor,   # logits are divided by it, one number or (N,) float; 0 takes the most likely token
+    # logits are divided by it, one number or (N,) float; 0 takes the most likely token
+    temperature: float|Tensor,
     kept: Tensor|None = None,    # (N, V) bool, ids that may be drawn; None: all
-    rows: Tensor|None = None,    # (B,) int64, the row of logits of each draw; None: one draw per row, B = N
-) -> tuple:                      # ids (B,) int64; their log-probabilities (B,) float32, nats, among the ids that may be drawn
+    # (B,) int64, the row of logits of each draw; None: one draw per row, B = N
+    rows: Tensor|None = None,
+# ids (B,) int64; their log-probabilities (B,) float32, nats, among the ids that may be drawn
+) -> tuple:
     "Draw tokens by walking up the cumulative probabilities until they exceed the uniform numbers."
     logits, greedy = _apply_temperature(logits, temperature), temperature == 0
     if kept is not None: logits = logits.masked_fill(~kept, -torch.inf)
@@ -69,7 +77,8 @@ def _truncation_mask(
     top_k: Tensor,   # (B,) int64, how many ids stay; 0: all
     top_p: Tensor,   # (B,) float in (0, 1], share of the probability that stays; 1: all
 ) -> Tensor:         # (B, V) bool, True at the ids that stay, at least one per row
-    "Which ids may be drawn: the `top_k` most likely, and of these the fewest whose probability reaches `top_p`."
+    """Which ids may be drawn: the `top_k` most likely, and of these the fewest whose probability
+    reaches `top_p`."""
     ordered, ids = logits.float().sort(dim=-1, descending=True, stable=True)
     rank, top_p = torch.arange(logits.shape[-1], device=logits.device), top_p.double()[:, None]
     stay = rank < top_k.where(top_k > 0, len(rank))[:, None]
@@ -108,40 +117,56 @@ class Rollouts:
     prompt_mask: Tensor        # (P, Tp) bool, True at real tokens
     completion_ids: Tensor     # (B, T) int64, the sampled ids, right-padded with the end token
     completion_mask: Tensor    # (B, T) bool, True at sampled tokens, end token included
-    logprobs: Tensor           # (B, T) float32, nats, of each sampled token when it was sampled; 0 where masked
+    # (B, T) float32, nats, of each sampled token when it was sampled; 0 where masked
+    logprobs: Tensor
     truncated: Tensor          # (B,) bool, True where no end token was sampled
-    temperature: Tensor|None = None   # (P,) float32, what logits were divided by; 1 where greedy, and for None
-    kept: Tensor|None = None   # (B, T, ceil(V/8)) uint8, the ids each token could be drawn from, packed; None without truncation
-    vocabulary: Tensor|None = None   # (K,) int64, ascending, the only ids that any token could be drawn from, so that V is K; None: all
+    # (P,) float32, what logits were divided by; 1 where greedy, and for None
+    temperature: Tensor|None = None
+    # (B, T, ceil(V/8)) uint8, the ids each token could be drawn from, packed; None without
+    # truncation
+    kept: Tensor|None = None
+    # (K,) int64, ascending, the only ids that any token could be drawn from, so that V is K; None:
+    # all
+    vocabulary: Tensor|None = None
 
     def __post_init__(self):
         if self.temperature is None:
-            object.__setattr__(self, 'temperature', torch.ones(len(self.prompts), device=self.prompt_ids.device))
+            object.__setattr__(self, 'temperature',
+                               torch.ones(len(self.prompts), device=self.prompt_ids.device))
 
     def select(self,
         prompts: Tensor,   # (P',) int64, indices of prompts
     ) -> 'Rollouts':       # the same, with P' prompts and no more padding than they need
-        "The whole groups of some prompts: a micro-batch, or the rest after zero-signal groups are dropped."
+        """The whole groups of some prompts: a micro-batch, or the rest after zero-signal groups are
+        dropped."""
         prompts = torch.as_tensor(prompts, device=self.prompt_ids.device)
-        rows = (prompts[:, None]*self.group_size + torch.arange(self.group_size, device=prompts.device)).flatten()
+        rows = (prompts[:, None]*self.group_size +
+                torch.arange(self.group_size, device=prompts.device)).flatten()
         Tp = int(self.prompt_mask[prompts].sum(1).max())
-        T = max(1, int(self.completion_mask[rows].sum(1).max()))     # a column also where no token is left
-        return Rollouts(
-            [self.prompts[i] for i in prompts.tolist()], self.group_size, [self.completions[i] for i in rows.tolist()],
-            self.prompt_ids[prompts, -Tp:], self.prompt_mask[prompts, -Tp:], self.completion_ids[rows, :T],
-            self.completion_mask[rows, :T], self.logprobs[rows, :T], self.truncated[rows],
-            self.temperature[prompts], None if self.kept is None else self.kept[rows, :T], self.vocabulary)
+        # a column also where no token is left
+        T = max(1, int(self.completion_mask[rows].sum(1).max()))
+        return Rollouts([self.prompts[i] for i in prompts.tolist()], self.group_size,
+                        [self.completions[i] for i in rows.tolist()],
+                        self.prompt_ids[prompts, -Tp:], self.prompt_mask[prompts, -Tp:],
+                        self.completion_ids[rows, :T], self.completion_mask[rows, :T],
+                        self.logprobs[rows, :T], self.truncated[rows], self.temperature[prompts],
+                        None if self.kept is None else self.kept[rows, :T], self.vocabulary)
 
     def to(self,
         device: torch.device, # of a model that is to read them
     ) -> 'Rollouts':
         "The same on another device."
-        return replace(self, **{f.name: to_device(x, device) for f in fields(self) if torch.is_tensor(x := getattr(self, f.name))})
+        return replace(
+            self, **{
+                f.name: to_device(x, device)
+                for f in fields(self) if torch.is_tensor(x := getattr(self, f.name))
+            })
 
     @property
     def places(self) -> Tensor: # (B, T) int64
         "Where in a row of logits each sampled id is."
-        return self.completion_ids if self.vocabulary is None else torch.searchsorted(self.vocabulary, self.completion_ids.contiguous())
+        return (self.completion_ids if self.vocabulary is None else torch.searchsorted(
+            self.vocabulary, self.completion_ids.contiguous()))
 
 # %% ../../nbs/lm/04_generate.ipynb #f8fc3dce
 def _encode_prompts(tokenizer, prompts, n_positions, device):
@@ -159,25 +184,29 @@ def _one_each(name, value, n, good, rule):
     values = torch.as_tensor(value, dtype=torch.float64, device='cpu')
     if values.ndim == 0: values = values.expand(n)
     if values.shape != (n,):
-        raise ValueError(f'{name} must be one number or one for each of {n} prompts, not {len(values)} numbers')
+        raise ValueError(
+            f'{name} must be one number or one for each of {n} prompts, not {len(values)} numbers')
     for x in values.tolist():
         if not good(x): raise ValueError(f'{name} must {rule}, not {x:g}')
     return values
 
 
 def _settings(prompts, temperature, top_k, top_p, device):
-    "Temperature float32, top-k int64 and top-p float64 of every prompt (P,); greedy ones are not truncated."
+    """Temperature float32, top-k int64 and top-p float64 of every prompt (P,); greedy ones are not
+    truncated."""
     n = len(prompts)
     temperature = _one_each('temperature', temperature, n, lambda x: x >= 0, 'not be negative').float()
-    top_k = _one_each('top_k', top_k, n, lambda x: x >= 0 and x.is_integer(), 'be a whole number, 0 or more').long()
+    top_k = _one_each('top_k', top_k, n, lambda x: x >= 0 and x.is_integer(),
+                      'be a whole number, 0 or more').long()
     top_p = _one_each('top_p', top_p, n, lambda x: 0 < x <= 1, 'be above 0 and at most 1')
     settings = temperature, top_k.where(temperature > 0, 0), top_p.where(temperature > 0, 1)
     return [x.to(device) for x in settings]
 
-
 # %% ../../nbs/lm/04_generate.ipynb #cf0f5778
-def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, temperature, top_k, top_p):
-    "Sampled ids (B, T), mask (B, T), log-probs (B, T), packed sets or None: each distinct prefix is read once, and finished rows are not continued."
+def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, temperature,
+                 top_k, top_p):
+    """Sampled ids (B, T), mask (B, T), log-probs (B, T), packed sets or None: each distinct prefix
+    is read once, and finished rows are not continued."""
     P, T, V, device = len(prompt_ids), int(limits.max()), model.config.vocab_size, prompt_ids.device
     K = V if vocabulary is None else len(vocabulary)
     ids, logprobs = torch.full((P*G, T), eot, device=device), torch.zeros(P*G, T, device=device)
@@ -189,14 +218,16 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabula
     prompts = PrefixCache()
     hidden = model.last_hidden(prompt_ids, 1, prompt_mask if padded else None, prompts)[:, -1]
     cache = TreeCache(prompts, prompt_mask if padded else None, P*G, T)
-    # the rows that continue, the prompt of each node, and the node of each of these rows; None: each row has a node of its own
+    # the rows that continue, the prompt of each node, and the node of each of these rows; None:
+    # each row has a node of its own
     live, prompt = torch.arange(P*G, device=device), torch.arange(P, device=device)
     node = live // G if G > 1 else None
     for t in range(T):
         logits = model.head(hidden, vocabulary)
         if mixed: heat = temperature[prompt]
         if cut:
-            allowed = _truncation_mask(_apply_temperature(logits, heat), top_k[prompt], top_p[prompt])
+            allowed = _truncation_mask(_apply_temperature(logits, heat), top_k[prompt],
+                                       top_p[prompt])
             kept[live, t] = _pack_bits(allowed) if node is None else _pack_bits(allowed)[node]
         new, logprobs[live, t] = _sample_tokens(logits, noise[live, t], heat, allowed, node)
         if vocabulary is not None: new = vocabulary[new]
@@ -206,11 +237,14 @@ def _sample_tree(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabula
         if node is None and stay.all(): token = new      # no node splits, and none ends
         else:
             shared = node is not None
-            at, live = (node if shared else torch.arange(len(live), device=device))[stay], live[stay]
+            at, live = (node
+                        if shared else torch.arange(len(live), device=device))[stay], live[stay]
             parent, token, node = next_nodes(at, new[stay], V)
             if len(parent) == len(live):
-                if shared: parent, token = parent[node], token[node]     # the nodes now stand as the rows do, prompt by prompt
-                else: live = live[node.argsort()]                        # the rows stand as the nodes do, of which few move
+                # the nodes now stand as the rows do, prompt by prompt
+                if shared: parent, token = parent[node], token[node]
+                else:
+                    live = live[node.argsort()] # the rows stand as the nodes do, of which few move
                 node = None
             prompt = prompt[parent]
             cache.keep(parent)
@@ -225,36 +259,48 @@ class _FixedSampler(FixedDecoder):
         B, T, new = prompts*group_size, self.length, self.tokens.new_zeros
         self.eot, self.heat, self.cut = eot, heat, cut
         self.vocabulary = None if K is None else new(K)
-        self.noise, self.logprobs, self.ids = new(B, T, dtype=torch.float32), new(B, T, dtype=torch.float32), new(B, T)
-        self.limits, self.alive, self.mask = new(B), new(B, dtype=torch.bool), new(B, T, dtype=torch.bool)
-        self.settings = [new(B, dtype=dtype) for dtype in (torch.float32, torch.int64, torch.float64)]   # temperature, top-k, top-p
-        self.kept = new(B, T, -(-(K or model.config.vocab_size) // 8), dtype=torch.uint8) if cut else None
+        self.noise, self.logprobs, self.ids = new(B, T, dtype=torch.float32), new(
+            B, T, dtype=torch.float32), new(B, T)
+        self.limits, self.alive, self.mask = new(B), new(B, dtype=torch.bool), new(
+            B, T, dtype=torch.bool)
+        # temperature, top-k, top-p
+        self.settings = [new(B, dtype=dtype) for dtype in (torch.float32, torch.int64, torch.float64)]
+        self.kept = (new(B, T, -(-(K or model.config.vocab_size) // 8), dtype=torch.uint8)
+                     if cut else None)
 
     def draw(self):
-        logits, (temperature, top_k, top_p) = self.model.head(self.hidden, self.vocabulary), self.settings
+        logits, (temperature, top_k, top_p) = self.model.head(self.hidden,
+                                                              self.vocabulary), self.settings
         heat, allowed = temperature if self.heat is None else self.heat, None
         if self.cut:
             allowed = _truncation_mask(_apply_temperature(logits, heat), top_k, top_p)
             self.kept.index_copy_(1, self.t, _pack_bits(allowed)[:, None])
-        new, logprobs = _sample_tokens(logits, self.noise.index_select(1, self.t)[:, 0], heat, allowed)
+        new, logprobs = _sample_tokens(logits,
+                                       self.noise.index_select(1, self.t)[:, 0], heat, allowed)
         if self.vocabulary is not None: new = self.vocabulary[new]
         new = new.where(self.alive, self.eot)
-        for into, x in ((self.ids, new), (self.logprobs, logprobs.where(self.alive, 0)), (self.mask, self.alive)):
+        for into, x in ((self.ids, new), (self.logprobs, logprobs.where(self.alive, 0)),
+                        (self.mask, self.alive)):
             into.index_copy_(1, self.t, x[:, None])
         self.alive &= (new != self.eot) & (self.limits > self.t + 1)
         self.tokens.copy_(new.view_as(self.tokens))
 
 # %% ../../nbs/lm/04_generate.ipynb #04464762
-_ASKED = 8   # tokens between the questions whether all completions have ended, each of which waits for a GPU
+# tokens between the questions whether all completions have ended, each of which waits for a GPU
+_ASKED = 8
 
-def _sample_fixed(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, temperature, top_k, top_p):
-    "What `_sample_tree` gives, in shapes that a GPU can replay; finished rows are continued until all are."
+
+def _sample_fixed(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary, temperature,
+                  top_k, top_p):
+    """What `_sample_tree` gives, in shapes that a GPU can replay; finished rows are continued until
+    all are."""
     (P, width), T = prompt_ids.shape, int(limits.max())
     mixed, cut = bool((temperature != temperature[0]).any()), bool(((top_k > 0) | (top_p < 1)).any())
     s = fixed_decoder(_FixedSampler, model, P, G, width, T, eot=eot, heat=None if mixed else temperature[0].item(),
                       cut=cut, K=None if vocabulary is None else len(vocabulary))
     if vocabulary is not None: s.vocabulary.copy_(vocabulary)
-    for into, x in ((s.limits, limits), *zip(s.settings, (temperature, top_k, top_p))): into[:P*G] = x.repeat_interleave(G)
+    for into, x in ((s.limits, limits), *zip(s.settings, (temperature, top_k, top_p))):
+        into[:P*G] = x.repeat_interleave(G)
     for x in (s.noise, s.ids, s.logprobs, s.mask): x.zero_()
     s.noise[:P*G, :T] = noise
     s.alive.copy_(torch.arange(len(s.alive), device=s.alive.device) < P*G)
@@ -264,14 +310,18 @@ def _sample_fixed(model, prompt_ids, prompt_mask, G, limits, noise, eot, vocabul
         if t % _ASKED == _ASKED - 1 and not s.alive.any(): break
     kept = s.kept[:P*G].where(s.mask[:P*G, :, None], 255) if cut else None
     n = int(s.mask.sum(1).max())
-    return s.ids[:P*G, :n].clone().masked_fill(~s.mask[:P*G, :n], eot), s.mask[:P*G, :n].clone(), s.logprobs[:P*G, :n].clone(), kept[:, :n] if cut else None
+    return s.ids[:P*G, :n].clone().masked_fill(
+        ~s.mask[:P*G, :n],
+        eot), s.mask[:P*G, :n].clone(), s.logprobs[:P*G, :n].clone(), kept[:, :n] if cut else None
 
 # %% ../../nbs/lm/04_generate.ipynb #b07hc0r2
 def _joined(parts, B, eot):
-    "One rectangle from parts: rows, the column where each begins, and what `_sample_tree` returns of them."
+    """One rectangle from parts: rows, the column where each begins, and what `_sample_tree` returns
+    of them."""
     T = max(int((start + mask.sum(1)).max()) for _, start, _, mask, *_ in parts)
     device = parts[0][0].device
-    ids, mask = torch.full((B, T), eot, device=device), torch.zeros(B, T, dtype=torch.bool, device=device)
+    ids, mask = torch.full((B, T), eot, device=device), torch.zeros(B, T, dtype=torch.bool,
+                                                                    device=device)
     logprobs = torch.zeros(B, T, device=device)
     width = max((kept.shape[-1] for *_, kept in parts if kept is not None), default=0)
     sets = torch.full((B, T, width), 255, dtype=torch.uint8, device=device) if width else None
@@ -291,13 +341,15 @@ def pays_in_halves(
 ) -> bool:
     "Are there two cores for a model that is too small for one product to keep both busy?"
     here = model.wte.weight.device.type == 'cpu' and not model.fixed_shapes
-    return here and parts > 1 < torch.get_num_threads() and sum(p.numel() for p in model.parameters()) < _SMALL
+    return (here and parts > 1 < torch.get_num_threads()
+            and sum(p.numel() for p in model.parameters()) < _SMALL)
 
 
 def in_halves(
     work: Callable, # of 0 and of 1
 ) -> list:          # what both returned
-    "Two halves of a work side by side, each in a thread with half of the cores; gradients are on in both (`torch.no_grad` belongs to a thread)."
+    """Two halves of a work side by side, each in a thread with half of the cores; gradients are on
+    in both (`torch.no_grad` belongs to a thread)."""
     cores = torch.get_num_threads()
     def half(which):
         torch.set_num_threads(cores // 2)        # of this thread
@@ -312,49 +364,78 @@ def generate(
     tokenizer,                     # from `load_tokenizer`
     prompts: list[str],            # P prompts
     group_size: int = 1,           # G, completions of each prompt
-    max_new_tokens: int = 144,     # longest completion, end token included; less where `n_positions` is nearer
-    temperature: float|list = 1.0, # logits are divided by it, in sampling and in the log-probs; 0 is greedy, with log-probs at 1; one number, or one per prompt
+    # longest completion, end token included; less where `n_positions` is nearer
+    max_new_tokens: int = 144,
+    # logits are divided by it, in sampling and in the log-probs; 0 is greedy, with log-probs at 1;
+    # one number, or one per prompt
+    temperature: float|list = 1.0,
     seed: int = 0,                 # of the draws; row i gets the same draws whatever rows follow it
-    top_k: int|list = 0,           # draw from the k most likely ids; 0: all; ignored where greedy; one number, or one per prompt
-    top_p: float|list = 1.0,       # and of these from the fewest that hold this share, above 0; 1: all; ignored where greedy; one number, or one per prompt
-    limits: list|None = None,      # longest completion of each prompt, below or above max_new_tokens; None: max_new_tokens for all; other prompts' draws stay the same
-    vocabulary: Tensor|None = None,# (K,) int64, ascending, the end token among them: the only ids that are drawn, and the only ones with a probability; None: all
-    drafts=None,                   # texts that completions may turn out to be, `drafts.Drafts`: the same samples in fewer passes; None: token by token
-    places: list|None = None,      # place of each prompt in the batch that these are a part of, where it gets the same draws; None: 0, 1, 2, …
+    # draw from the k most likely ids; 0: all; ignored where greedy; one number, or one per prompt
+    top_k: int|list = 0,
+    # and of these from the fewest that hold this share, above 0; 1: all; ignored where greedy; one
+    # number, or one per prompt
+    top_p: float|list = 1.0,
+    # longest completion of each prompt, below or above max_new_tokens; None: max_new_tokens for
+    # all; other prompts' draws stay the same
+    limits: list|None = None,
+    # (K,) int64, ascending, the end token among them: the only ids that are drawn, and the only
+    # ones with a probability; None: all
+    vocabulary: Tensor|None = None,
+    # texts that completions may turn out to be, `drafts.Drafts`: the same samples in fewer passes;
+    # None: token by token
+    drafts=None,
+    # place of each prompt in the batch that these are a part of, where it gets the same draws;
+    # None: 0, 1, 2, …
+    places: list|None = None,
 ) -> Rollouts:                     # P·G completions, prompt-major, without gradients
-    "Sample completions until their end tokens, with the log-probability of each token under the distribution it was drawn from."
-    if isinstance(prompts, str): raise ValueError(f'prompts must be a list of texts, not the text {prompts[:40]!r}')
+    """Sample completions until their end tokens, with the log-probability of each token under the
+    distribution it was drawn from."""
+    if isinstance(prompts, str):
+        raise ValueError(f'prompts must be a list of texts, not the text {prompts[:40]!r}')
     if group_size < 1: raise ValueError(f'group_size must be at least 1, not {group_size}')
-    if max_new_tokens < 1: raise ValueError(f'max_new_tokens must be at least 1, not {max_new_tokens}')
+    if max_new_tokens < 1:
+        raise ValueError(f'max_new_tokens must be at least 1, not {max_new_tokens}')
     device, n_positions = model.wte.weight.device, model.config.n_positions
     if vocabulary is not None:
-        if tokenizer.eot not in vocabulary: raise ValueError(f'the vocabulary lacks the end token {tokenizer.eot}')
+        if tokenizer.eot not in vocabulary:
+            raise ValueError(f'the vocabulary lacks the end token {tokenizer.eot}')
         vocabulary = vocabulary.to(device)
     settings = _settings(prompts, temperature, top_k, top_p, device)
     most = _one_each('limits', max_new_tokens if limits is None else limits, len(prompts),
-                     lambda x: x >= 1 and x.is_integer(), 'be a whole number, 1 or more').long().to(device)
+                     lambda x: x >= 1 and x.is_integer(),
+                     'be a whole number, 1 or more').long().to(device)
     prompt_ids, prompt_mask = _encode_prompts(tokenizer, prompts, n_positions, device)
     most = most.minimum(n_positions - prompt_mask.sum(1))
     places = torch.arange(len(prompts)) if places is None else torch.tensor(places)
     at = (places[:, None]*group_size + torch.arange(group_size)).flatten()   # rows of the batch
-    noise = to_device(uniform_draws(int(at.max()) + 1, int(most.max()), max_new_tokens, seed)[at], device)
+    noise = to_device(
+        uniform_draws(int(at.max()) + 1, int(most.max()), max_new_tokens, seed)[at], device)
     sampler = _sample_fixed if model.fixed_shapes else _sample_tree
     @torch.no_grad()
     def draw(p):   # of some prompts: their rows, the column where each begins, and what was drawn
-        rows, width = (p[:, None]*group_size + torch.arange(group_size, device=p.device)).flatten(), int(prompt_mask[p].sum(1).max())
+        rows, width = (
+            p[:, None]*group_size +
+            torch.arange(group_size, device=p.device)).flatten(), int(prompt_mask[p].sum(1).max())
         return rows, torch.zeros_like(rows), *(drafts.select(p).sample if drafts else sampler)(
-            model, prompt_ids[p, -width:], prompt_mask[p, -width:], group_size, most[p], noise[rows], tokenizer.eot, vocabulary, *(s[p] for s in settings))
+            model, prompt_ids[p, -width:], prompt_mask[p, -width:], group_size, most[p],
+            noise[rows], tokenizer.eot, vocabulary, *(s[p] for s in settings))
     halves = pays_in_halves(model, len(prompts))
     was_training = model.training
     model.eval()
     try:
-        if halves: ids, mask, logprobs, kept = _joined(in_halves(lambda half: draw(torch.arange(len(prompts)).tensor_split(2)[half])), len(noise), tokenizer.eot)
+        if halves:
+            ids, mask, logprobs, kept = _joined(
+                in_halves(lambda half: draw(torch.arange(len(prompts)).tensor_split(2)[half])),
+                len(noise), tokenizer.eot)
         else: ids, mask, logprobs, kept = draw(torch.arange(len(prompts), device=device))[2:]
     finally: model.train(was_training)
     ended = ((ids == tokenizer.eot) & mask).any(1)
-    texts = [tokenizer.decode(row[:n]) for row, n in zip(ids.tolist(), (mask.sum(1) - ended.long()).tolist())]
-    return Rollouts(list(prompts), group_size, texts, prompt_ids, prompt_mask, ids, mask, logprobs, ~ended,
-                    settings[0].where(settings[0] > 0, 1), kept, vocabulary)
+    texts = [
+        tokenizer.decode(row[:n])
+        for row, n in zip(ids.tolist(), (mask.sum(1) - ended.long()).tolist())
+    ]
+    return Rollouts(list(prompts), group_size, texts, prompt_ids, prompt_mask, ids, mask, logprobs,
+                    ~ended, settings[0].where(settings[0] > 0, 1), kept, vocabulary)
 
 # %% ../../nbs/lm/04_generate.ipynb #9b9235b8
 def _widen(x, width, side, value):
@@ -367,12 +448,16 @@ def _join_kept(parts, width):
     "The packed sets of all parts; a part without truncation gets full sets beside a truncated one."
     cut = next((p.kept for p in parts if p.kept is not None), None)
     if cut is None: return None
-    full = [cut.new_full((*p.completion_ids.shape, cut.shape[-1]), 255) if p.kept is None else p.kept for p in parts]
+    full = [
+        cut.new_full((*p.completion_ids.shape, cut.shape[-1]), 255) if p.kept is None else p.kept
+        for p in parts
+    ]
     return torch.cat([_widen(x, width, 'right', 255) for x in full])
 
 # %% ../../nbs/lm/04_generate.ipynb #aa5a5def
 def _end_token(parts):
-    "The id that pads completions, read from the padding or the end of a text; 0 when none has ended and all have the same length."
+    """The id that pads completions, read from the padding or the end of a text; 0 when none has
+    ended and all have the same length."""
     for p in parts:
         if not p.completion_mask.all(): return int(p.completion_ids[~p.completion_mask][0])
         if not p.truncated.all(): return int(p.completion_ids[~p.truncated, -1][0])
@@ -388,12 +473,15 @@ def concat_rollouts(
     Tp, T = max(p.prompt_ids.shape[1] for p in parts), max(p.completion_ids.shape[1] for p in parts)
     def wide(name, side, width, value=0):
         return torch.cat([_widen(getattr(p, name), width, side, value) for p in parts])
-    return Rollouts(
-        [x for p in parts for x in p.prompts], parts[0].group_size, [c for p in parts for c in p.completions],
-        wide('prompt_ids', 'left', Tp), wide('prompt_mask', 'left', Tp), wide('completion_ids', 'right', T, _end_token(parts)),
-        wide('completion_mask', 'right', T), wide('logprobs', 'right', T),
-        torch.cat([p.truncated for p in parts]), torch.cat([p.temperature for p in parts]), _join_kept(parts, T),
-        parts[0].vocabulary)
+
+    return Rollouts([x for p in parts for x in p.prompts], parts[0].group_size,
+                    [c for p in parts for c in p.completions], wide('prompt_ids', 'left', Tp),
+                    wide('prompt_mask', 'left', Tp),
+                    wide('completion_ids', 'right', T, _end_token(parts)),
+                    wide('completion_mask', 'right', T), wide('logprobs', 'right', T),
+                    torch.cat([p.truncated for p in parts]),
+                    torch.cat([p.temperature for p in parts]), _join_kept(parts,
+                                                                          T), parts[0].vocabulary)
 
 # %% ../../nbs/lm/04_generate.ipynb #f3ccc7f7
 def _all_rows(rollouts, rows):
@@ -407,13 +495,17 @@ def completion_hidden(
     model: GPT,                  # the policy, or the reference
     rollouts: Rollouts,          # B completions of T columns
     rows: Tensor|None = None,    # (B',) int64, rows to compute (a micro-batch); None: all
-) -> Tensor:                     # (B', T, C) float, differentiable; [i, t] has read all that comes before completion_ids[rows[i], t]
-    "The state before every completion token, each prompt computed once and its keys and values shared by its completions."
+# (B', T, C) float, differentiable; [i, t] has read all that comes before completion_ids[rows[i], t]
+) -> Tensor:
+    """The state before every completion token, each prompt computed once and its keys and values
+    shared by its completions."""
     rows = _all_rows(rollouts, rows)
     prompts, which = (rows // rollouts.group_size).unique(return_inverse=True)
-    row = PackedRow(rollouts.prompt_mask[prompts], which, rollouts.completion_mask[rows, :-1])   # nothing follows the last token
+    # nothing follows the last token
+    row = PackedRow(rollouts.prompt_mask[prompts], which, rollouts.completion_mask[rows, :-1])
     ids, most = row.pack(rollouts.prompt_ids[prompts], rollouts.completion_ids[rows, :-1]), model.config.n_positions
-    if rollouts.prompt_ids.shape[1] + rollouts.completion_ids.shape[1] > most + 1 and (longest := int(row.positions.max()) + 1) > most:
+    if rollouts.prompt_ids.shape[1] + rollouts.completion_ids.shape[1] > most + 1 and (
+            longest := int(row.positions.max()) + 1) > most:
         raise ValueError(f'{longest} tokens do not fit into {most} positions')
     return row.unpack(model.last_hidden(ids, row.wanted, cache=row))
 
@@ -422,13 +514,15 @@ def completion_logits(
     model: GPT,                  # the policy, or the reference
     rollouts: Rollouts,          # B completions of T columns
     rows: Tensor|None = None,    # (B',) int64, rows to compute (a micro-batch); None: all
-) -> Tensor:                     # (B', T, V) float, differentiable; at temperature 1 and before truncation
+# (B', T, V) float, differentiable; at temperature 1 and before truncation
+) -> Tensor:
     "Logits of every completion token."
     return model.head(completion_hidden(model, rollouts, rows), rollouts.vocabulary)
 
 # %% ../../nbs/lm/04_generate.ipynb #bcdbcda9
 def sampling_logits(
-    logits: Tensor,              # (B', T, V) float, `completion_logits` of any model; or (N, V), those at `mask` only
+    # (B', T, V) float, `completion_logits` of any model; or (N, V), those at `mask` only
+    logits: Tensor,
     rollouts: Rollouts,          # B completions of T columns, which know how they were drawn
     rows: Tensor|None = None,    # (B',) int64, the rows that `logits` are of; None: all
     mask: Tensor|None = None,    # (B', T) bool, the N tokens that `logits` are of; None: all
@@ -436,7 +530,8 @@ def sampling_logits(
     "Temperature and truncation of sampling, replayed on a model's logits."
     rows = _all_rows(rollouts, rows)
     heat = rollouts.temperature[rows // rollouts.group_size]
-    heat = heat[:, None] if mask is None else heat.repeat_interleave(mask.sum(1), output_size=len(logits))
+    heat = (heat[:, None]
+            if mask is None else heat.repeat_interleave(mask.sum(1), output_size=len(logits)))
     logits = (logits / heat[..., None]).to(logits.dtype)
     if rollouts.kept is None: return logits
     kept = rollouts.kept[rows] if mask is None else rollouts.kept[rows][mask]
@@ -445,10 +540,13 @@ def sampling_logits(
 # %% ../../nbs/lm/04_generate.ipynb #4ebe4871
 def distinct_completions(
     rollouts: Rollouts,  # B completions of T columns
-) -> tuple:              # rows (U,) int64, ascending, the first of every distinct (prompt, completion); inverse (B,) int64, where in `rows` each row's representative is
+# rows (U,) int64, ascending, the first of every distinct (prompt, completion); inverse (B,) int64,
+# where in `rows` each row's representative is
+) -> tuple:
     "One row for each completion that differs from all others of its prompt."
     ids, B = rollouts.completion_ids.masked_fill(~rollouts.completion_mask, -1), len(rollouts.completion_ids)
     row = torch.arange(B, device=ids.device)
-    found, inverse = torch.cat([row[:, None] // rollouts.group_size, ids], 1).unique(dim=0, return_inverse=True)
+    found, inverse = torch.cat([row[:, None] // rollouts.group_size, ids],
+                               1).unique(dim=0, return_inverse=True)
     rows, order = row.new_full((len(found),), B).scatter_reduce(0, inverse, row, 'amin').sort()
     return rows, order.argsort()[inverse]

@@ -28,29 +28,39 @@ from .model import GPT, GPTConfig
 from .tokenizer import Context, load_tokenizer
 
 # %% ../../nbs/lm/03_loader.ipynb #0c29b9c7
-_OUR_GPT2 = dict(model_type=('gpt2',), activation_function=('gelu_new', 'gelu_pytorch_tanh'),
-                 scale_attn_weights=(True,), scale_attn_by_inverse_layer_idx=(False,), add_cross_attention=(False,))
+_OUR_GPT2 = dict(model_type=('gpt2', ), activation_function=('gelu_new', 'gelu_pytorch_tanh'),
+                 scale_attn_weights=(True, ), scale_attn_by_inverse_layer_idx=(False, ),
+                 add_cross_attention=(False, ))
 
 def config_from_hf(
     hf: dict,                      # the content of a config.json
     source: str = 'config.json',   # where it came from, for the error message
 ) -> GPTConfig:                    # the shape of our model
-    "Read the configuration of a `transformers` GPT-2. Raises ValueError naming a setting that we do not support."
+    """Read the configuration of a `transformers` GPT-2. Raises ValueError naming a setting that we
+    do not support."""
     for key, known in _OUR_GPT2.items():
         value = hf.get(key, None if key == 'model_type' else known[0])
         if value not in known:
-            raise ValueError(f'{source}: {key} is {value!r}, and only {" or ".join(map(repr, known))} is supported')
-    sizes = {key: hf.get(key) for key in ('vocab_size', 'n_positions', 'n_layer', 'n_head', 'n_embd')}
+            raise ValueError(
+                f'{source}: {key} is {value!r}, and only {" or ".join(map(repr, known))} is supported'
+            )
+    sizes = {
+        key: hf.get(key)
+        for key in ('vocab_size', 'n_positions', 'n_layer', 'n_head', 'n_embd')
+    }
     for key, value in sizes.items():
-        if type(value) is not int: raise ValueError(f'{source}: {key} must be a whole number, not {value!r}')
+        if type(value) is not int:
+            raise ValueError(f'{source}: {key} must be a whole number, not {value!r}')
     if hf.get('n_inner') not in (None, 4*sizes['n_embd']):
         raise ValueError(f'{source}: n_inner is {hf["n_inner"]}, not 4 * n_embd')
     try: return GPTConfig(**sizes, layer_norm_epsilon=hf.get('layer_norm_epsilon', 1e-5))
     except (ValueError, TypeError) as e: raise ValueError(f'{source}: {e}') from None
 
 # %% ../../nbs/lm/03_loader.ipynb #4fb9eb86
-_LINEAR = re.compile(r'h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight')   # stored as [in, out]
-_MASK = re.compile(r'h\.\d+\.attn\.(masked_)?bias')                                          # not a weight
+# stored as [in, out]
+_LINEAR = re.compile(r'h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight')
+# not a weight
+_MASK = re.compile(r'h\.\d+\.attn\.(masked_)?bias')
 _PADDING = 1024   # trainers round the vocabulary up to a multiple of at most this
 
 def _our_names(stored):
@@ -59,24 +69,30 @@ def _our_names(stored):
     for name in stored:
         short = name.removeprefix('transformer.')
         if _MASK.fullmatch(short): continue
-        if short in names: raise ValueError(f'tensor {short} is there twice, with and without transformer.')
+        if short in names:
+            raise ValueError(f'tensor {short} is there twice, with and without transformer.')
         names[short] = name
     return names
 
 
 def _fitted(name, tensor, target):
-    "A stored tensor without the padding of the vocabulary. Raises ValueError when its shape or type is wrong."
+    """A stored tensor without the padding of the vocabulary. Raises ValueError when its shape or
+    type is wrong."""
     if (name.endswith(('wte.weight', 'lm_head.weight')) and tensor.ndim
             and len(target) < len(tensor) < len(target) + _PADDING):
-        warnings.warn(f'{name}: {len(tensor)} rows are cropped to the vocabulary of {len(target)}', stacklevel=3)
+        warnings.warn(f'{name}: {len(tensor)} rows are cropped to the vocabulary of {len(target)}',
+                      stacklevel=3)
         tensor = tensor[:len(target)]
     if tensor.shape != target.shape or not tensor.is_floating_point():
-        raise ValueError(f'tensor {name} is {tuple(tensor.shape)} {tensor.dtype}, expected {tuple(target.shape)} float')
+        raise ValueError(
+            f'tensor {name} is {tuple(tensor.shape)} {tensor.dtype}, expected {tuple(target.shape)} float'
+        )
     return tensor
 
 
 def _equal(a, b):
-    return all(torch.equal(x, y.to(x)) for x, y in zip(a.split(1024), b.split(1024)))   # in parts: b may be bf16
+    # in parts: b may be bf16
+    return all(torch.equal(x, y.to(x)) for x, y in zip(a.split(1024), b.split(1024)))
 
 # %% ../../nbs/lm/03_loader.ipynb #f47d19fa
 def load_weights(
@@ -84,12 +100,14 @@ def load_weights(
     tensors: Mapping,              # a checkpoint: name to float tensor, linear weights [in, out]
     files: Mapping|None = None,    # the file of each tensor, for messages
 ) -> None:
-    "Copy a GPT-2 checkpoint into a model: all of it, nothing else, every shape and every number checked."
+    """Copy a GPT-2 checkpoint into a model: all of it, nothing else, every shape and every number
+    checked."""
     names, ours = _our_names(tensors), {name: p.detach() for name, p in model.named_parameters()}
     def at(name): return f'{files[name]}: ' if files else ''
     if head := names.pop('lm_head.weight', None): names.setdefault('wte.weight', head)
     if unknown := sorted(names.keys() - ours.keys()):
-        raise ValueError(f'{at(names[unknown[0]])}unknown tensor {unknown[0]} ({len(unknown)} unknown in all)')
+        raise ValueError(
+            f'{at(names[unknown[0]])}unknown tensor {unknown[0]} ({len(unknown)} unknown in all)')
     if missing := [name for name in ours if name not in names]:
         raise ValueError(f'missing tensor {missing[0]} ({len(missing)} missing in all)')
 
@@ -101,19 +119,24 @@ def load_weights(
     for short in sorted(ours, key=lambda short: -ours[short].numel()):
         name, target = names[short], ours[short].T if _LINEAR.fullmatch(short) else ours[short]
         target.copy_(stored(name, target))
-        if not all(end.isfinite() for end in ours[short].aminmax()): raise ValueError(f'{at(name)}tensor {name} holds values that are not finite')
+        if not all(end.isfinite() for end in ours[short].aminmax()):
+            raise ValueError(f'{at(name)}tensor {name} holds values that are not finite')
         if short == 'wte.weight' and head not in (None, name) and not _equal(target, stored(head, target)):
-            raise ValueError(f'{at(head)}tensor lm_head.weight differs from wte.weight: only a tied head is supported')
+            raise ValueError(
+                f'{at(head)}tensor lm_head.weight differs from wte.weight: only a tied head is supported'
+            )
 
 # %% ../../nbs/lm/03_loader.ipynb #fd926b1e
 _WEIGHTS = ('model.safetensors', 'model.safetensors.index.json',
-            'pytorch_model.bin', 'pytorch_model.bin.index.json')   # the first one that exists is used
+            # the first one that exists is used
+            'pytorch_model.bin', 'pytorch_model.bin.index.json')
 
 def _read_json(path):
     "The object in a JSON file; errors are one line."
     try: content = json.loads(path.read_text('utf-8'))
     except FileNotFoundError:
-        raise FileNotFoundError(f'{path.parent} is not a model directory: it has no {path.name}') from None
+        raise FileNotFoundError(
+            f'{path.parent} is not a model directory: it has no {path.name}') from None
     except ValueError as e: raise ValueError(f'{path} is not readable JSON: {e}') from None
     if not isinstance(content, dict): raise ValueError(f'{path} does not hold a JSON object')
     return content
@@ -133,11 +156,14 @@ def _shards(index):
 def _weight_files(directory):
     "The files of a model directory that hold its weights."
     found = next((f for f in _WEIGHTS if (directory/f).exists()), None)
-    if not found: raise FileNotFoundError(f'{directory} is not a model directory: it has no model.safetensors')
-    paths = [directory/f for f in _shards(directory/found)] if found.endswith('.json') else [directory/found]
+    if not found:
+        raise FileNotFoundError(
+            f'{directory} is not a model directory: it has no model.safetensors')
+    paths = ([directory/f for f in _shards(directory/found)] if found.endswith('.json') else [directory/found])
     if paths[0].suffix == '.bin':
-        warnings.warn(f'{paths[0]} is a pickle file, read with weights_only=True; save_model writes it as safetensors',
-                      stacklevel=4)
+        warnings.warn(
+            f'{paths[0]} is a pickle file, read with weights_only=True; save_model writes it as safetensors',
+            stacklevel=4)
     return paths
 
 # %% ../../nbs/lm/03_loader.ipynb #292bbb11
@@ -147,17 +173,20 @@ _NO_TENSORS = 'it is damaged, or holds more than tensors; a pickle can run code 
 def _readable(path):
     "Turn the errors that libraries raise on a damaged file into one line."
     try: yield
-    except FileNotFoundError: raise FileNotFoundError(f'{path.parent} is not complete: it has no {path.name}') from None
+    except FileNotFoundError:
+        raise FileNotFoundError(f'{path.parent} is not complete: it has no {path.name}') from None
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as e:
         check_fetched(path)
         kind = 'PyTorch' if path.suffix == '.bin' else 'safetensors'
-        said = _NO_TENSORS if isinstance(e, pickle.UnpicklingError) else first_line(e)     # whose message advises what is unsafe
+        # whose message advises what is unsafe
+        said = _NO_TENSORS if isinstance(e, pickle.UnpicklingError) else first_line(e)
         raise ValueError(f'{path} is not a readable {kind} file: {said}') from None
 
 
 def _load_bin(path):
     tensors = torch.load(path, map_location='cpu', weights_only=True, mmap=zipfile.is_zipfile(path))
-    if isinstance(tensors, dict) and all(isinstance(t, Tensor) for t in tensors.values()): return tensors
+    if isinstance(tensors, dict) and all(isinstance(t, Tensor) for t in tensors.values()):
+        return tensors
     raise ValueError(f'{path} does not hold tensors by name')
 
 
@@ -168,7 +197,8 @@ class _Stored(Mapping):
         for path in paths:
             for name in self._names(path):
                 if name in self.files:
-                    raise ValueError(f'tensor {name} is there twice, in {self.files[name]} and in {path.name}')
+                    raise ValueError(
+                        f'tensor {name} is there twice, in {self.files[name]} and in {path.name}')
                 self.files[name] = path
 
     def _names(self, path):
@@ -190,13 +220,17 @@ def _read_tokenizer(directory):
     "The tokenizer that a directory names; GPT-2's when it names none."
     note = directory/'rookworld_tokenizer.json'
     about = _read_json(note) if note.exists() else dict(name='gpt2')
-    try: return load_tokenizer(tuple(about['tokens']) if isinstance(about.get('tokens'), list) else str(about.get('name')))
+    try:
+        return load_tokenizer(
+            tuple(about['tokens']) if isinstance(about.get('tokens'), list
+                                                 ) else str(about.get('name')))
     except ValueError as e: raise ValueError(f'{note}: {e}') from None
 
 # %% ../../nbs/lm/03_loader.ipynb #9da57c36
 def _vocab_size(config, tokenizer, directory):
     "The real vocabulary size of the model in a directory: that of its tokenizer."
-    if tokenizer.vocab_size <= config.vocab_size < tokenizer.vocab_size + _PADDING: return tokenizer.vocab_size
+    if tokenizer.vocab_size <= config.vocab_size < tokenizer.vocab_size + _PADDING:
+        return tokenizer.vocab_size
     raise ValueError(f'{directory}: the model has {config.vocab_size} ids and '
                      f'the tokenizer {tokenizer.name!r:.60} has {tokenizer.vocab_size}: '
                      "name the model's own in rookworld_tokenizer.json")
@@ -205,7 +239,10 @@ def _vocab_size(config, tokenizer, directory):
 def _newest_checkpoint(directory):
     "The last checkpoint of a run directory; any other directory itself."
     if any((directory/f).exists() for f in _WEIGHTS): return directory
-    saved = [p.parent for p in directory.glob('checkpoints/step-*/model.safetensors') if p.parent.name[5:].isdecimal()]
+    saved = [
+        p.parent for p in directory.glob('checkpoints/step-*/model.safetensors')
+        if p.parent.name[5:].isdecimal()
+    ]
     if saved: return max(saved, key=lambda p: int(p.name[5:]))
     if (directory/'train.log').exists():
         raise FileNotFoundError(f'{directory} is a run directory that has no checkpoint yet')
@@ -216,9 +253,10 @@ def _shape(path):
     "The directory of a model, its shape and its tokenizer; and its file, where the path names one."
     if path.is_file() and path.suffix != '.safetensors':
         raise ValueError(f'{path} is neither a model directory nor a .safetensors file')
-    directory, stored = (path.parent, _Stored([path])) if path.is_file() else (_newest_checkpoint(path), None)
+    directory, stored = ((path.parent, _Stored([path])) if path.is_file() else (_newest_checkpoint(path), None))
     if stored and not (directory/'config.json').exists():
-        raise FileNotFoundError(f'{path} holds weights, but the config.json that says their shape is not beside it')
+        raise FileNotFoundError(
+            f'{path} holds weights, but the config.json that says their shape is not beside it')
     config = config_from_hf(_read_json(directory/'config.json'), directory/'config.json')
     return directory, config, _read_tokenizer(directory), stored
 
@@ -232,7 +270,9 @@ def _open(path, device):
     model = model.to_empty(device=device)
     try: load_weights(model, stored, stored.files)
     except ValueError as e:
-        raise e if any(str(f) in str(e) for f in stored.files.values()) else ValueError(f'{directory}: {e}') from None
+        raise e if any(
+            str(f) in str(e)
+            for f in stored.files.values()) else ValueError(f'{directory}: {e}') from None
     return model.eval(), tokenizer
 
 # %% ../../nbs/lm/03_loader.ipynb #109f812a
@@ -242,12 +282,14 @@ def _hub_file(repo, file, revision=None, token=None, optional=False):
         with quiet_hub(): return Path(hf_hub_download(repo, file, revision=revision, token=token))
     except Exception as e:   # the client raises a dozen kinds; each means that the file did not come
         offline = isinstance(e.__cause__, OfflineModeIsEnabled)
-        if optional and isinstance(e, EntryNotFoundError) and (offline or not isinstance(e, LocalEntryNotFoundError)):
+        if optional and isinstance(
+                e, EntryNotFoundError) and (offline or not isinstance(e, LocalEntryNotFoundError)):
             return None
         # a commit hash tells a reader nothing
-        named = f' at {revision!r}' if revision and not re.fullmatch('[0-9a-f]{40}', revision) else ''
-        raise FileNotFoundError(f'cannot get {file} of {repo!r}{named} from the Hugging Face hub: {hub_failure(e)}; '
-                                'or name the directory of a local copy instead') from e
+        named = (f' at {revision!r}' if revision and not re.fullmatch('[0-9a-f]{40}', revision) else '')
+        raise FileNotFoundError(
+            f'cannot get {file} of {repo!r}{named} from the Hugging Face hub: {hub_failure(e)}; '
+            'or name the directory of a local copy instead') from e
 
 
 def _hub_directory(repo, revision=None, token=None):
@@ -269,12 +311,14 @@ def _find(name, revision=None, token=None):
     path, hub = Path(name).expanduser(), _HUB_ID.fullmatch(str(name))
     embedded = Path(str(importlib.resources.files('rookworld_nb')/'assets'/'nano'))
     local = embedded if name == 'nano' else path if path.exists() else None
-    if local and revision: raise ValueError(f'{name} is not on the hub and has no revision {revision!r}')
+    if local and revision:
+        raise ValueError(f'{name} is not on the hub and has no revision {revision!r}')
     if local: return local
     if hub and path.parent.is_dir():
         raise FileNotFoundError(f'no model {str(name)!r}: there is a directory {path.parent} here, '
                                 f'but no {path.name} in it')
-    if hub and path.suffix != '.safetensors': return _hub_directory(hub[1], revision or hub[2], token)
+    if hub and path.suffix != '.safetensors':
+        return _hub_directory(hub[1], revision or hub[2], token)
     raise FileNotFoundError(f"no model {str(name)!r}: there is no such path, "
                             "and it is neither 'nano' nor a hub id like 'org/name'")
 
@@ -287,13 +331,18 @@ def pick_device(
     kind, _, number = name.partition(':')
     there = dict(cuda=torch.cuda.device_count(), mps=int(torch.backends.mps.is_available())).get(kind, 1)
     if int(number or 0) < there: return name
-    raise ValueError(f'device {name}: torch {torch.__version__} finds {there} {kind} devices here; auto takes what there is')
+    raise ValueError(
+        f'device {name}: torch {torch.__version__} finds {there} {kind} devices here; auto takes what there is'
+    )
 
 
 def load_model(
-    name: str|Path,            # 'nano', a model or run directory, a .safetensors file beside its config.json, or a hub id org/name[@revision]
+    # 'nano', a model or run directory, a .safetensors file beside its config.json, or a hub id
+    # org/name[@revision]
+    name: str|Path,
     device: str = 'cpu',       # where the weights go
-    revision: str|None = None, # of a hub id: a branch, tag or commit; None takes the one behind @, or main
+    # of a hub id: a branch, tag or commit; None takes the one behind @, or main
+    revision: str|None = None,
     token: str|None = None,    # for the hub; None takes HF_TOKEN or the one of `hf auth login`
 ) -> tuple:                    # `GPT` in float32 and eval mode, and its tokenizer
     "A model and its tokenizer by name."
@@ -310,9 +359,11 @@ def context_of(
 # %% ../../nbs/lm/03_loader.ipynb #5fb90cd3
 def save_model(
     model: GPT,                          # on any device
-    tokenizer,                           # from `load_tokenizer`; its name is stored with the weights
+    # from `load_tokenizer`; its name is stored with the weights
+    tokenizer,
     directory: str|Path,                 # made when missing, overwritten when it exists
-    dtype: torch.dtype = torch.float32,  # of the stored weights; bfloat16 halves the file and rounds
+    # of the stored weights; bfloat16 halves the file and rounds
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     "Write a directory that `load_model` and `transformers` open."
     directory, c = Path(directory), model.config
@@ -320,11 +371,13 @@ def save_model(
     tensors = {f'transformer.{name}':
                    (p.detach().T if _LINEAR.fullmatch(name) else p.detach()).to('cpu', dtype).contiguous()
                for name, p in model.named_parameters()}
-    with usual_mode(directory/'model.safetensors'): save_file(tensors, directory/'model.safetensors', metadata={'format': 'pt'})
+    with usual_mode(directory/'model.safetensors'):
+        save_file(tensors, directory/'model.safetensors', metadata={'format': 'pt'})
     hf = dict(model_type='gpt2', architectures=['GPT2LMHeadModel'], activation_function='gelu_new',
-              vocab_size=c.vocab_size, n_positions=c.n_positions, n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd,
-              layer_norm_epsilon=c.layer_norm_epsilon,
+              vocab_size=c.vocab_size, n_positions=c.n_positions, n_layer=c.n_layer,
+              n_head=c.n_head, n_embd=c.n_embd, layer_norm_epsilon=c.layer_norm_epsilon,
               tie_word_embeddings=True, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
-              bos_token_id=tokenizer.eot, eos_token_id=tokenizer.eot, dtype=str(dtype).removeprefix('torch.'))
+              bos_token_id=tokenizer.eot, eos_token_id=tokenizer.eot,
+              dtype=str(dtype).removeprefix('torch.'))
     (directory/'config.json').write_text(json.dumps(hf, indent=2) + '\n', 'utf-8')
     tokenizer.save(directory)

@@ -28,7 +28,8 @@ class GPTConfig:
 
     def __post_init__(self):
         for name in ('vocab_size', 'n_positions', 'n_layer', 'n_head', 'n_embd', 'layer_norm_epsilon'):
-            if getattr(self, name) <= 0: raise ValueError(f'{name} must be positive, not {getattr(self, name)}')
+            if getattr(self, name) <= 0:
+                raise ValueError(f'{name} must be positive, not {getattr(self, name)}')
         if self.n_embd % self.n_head:
             raise ValueError(f'n_embd {self.n_embd} is not a multiple of n_head {self.n_head}')
 
@@ -54,7 +55,8 @@ def attention_pattern(
     mask: Tensor,   # (B, S) bool, True at real tokens, past and new columns
     new: int,       # how many of the S columns, the last ones, are asking
 ) -> Tensor:        # (B, 1, new, S) bool, True where a column may attend
-    "Which columns each new column may attend to: real tokens up to itself, and always itself, so that no padded row is empty."
+    """Which columns each new column may attend to: real tokens up to itself, and always itself, so
+    that no padded row is empty."""
     columns = torch.arange(mask.shape[1], device=mask.device)
     asking = columns[-new:, None]
     return (mask[:, None, None] & (columns <= asking)) | (columns == asking)
@@ -73,20 +75,25 @@ class Attention(nn.Module):
 
     def forward(self,
         x: Tensor,              # (B, T, C) float
-        pattern: Tensor|None,   # (B, 1, T, S) bool from `attention_pattern`; None: no padding, plain causal
-        cache=None,             # `KVCache`, `PrefixCache`, or `TreeCache` and `PackedRow`, which attend themselves
+        # (B, 1, T, S) bool from `attention_pattern`; None: no padding, plain causal
+        pattern: Tensor|None,
+        # `KVCache`, `PrefixCache`, or `TreeCache` and `PackedRow`, which attend themselves
+        cache=None,
     ) -> Tensor:                # (B, T, C) float
         return self._answers(*self._heads(self.c_attn(x), 3), pattern, cache)
 
     def last(self,
         x: Tensor,         # (B, T, C) float
         n: int,            # how many columns have queries
-        pattern: Tensor|None, # (B, 1, n, S) bool, from `attention_pattern`; None where the cache attends
+        # (B, 1, n, S) bool, from `attention_pattern`; None where the cache attends
+        pattern: Tensor|None,
         cache=None,        # as in `forward`
     ) -> Tensor:           # (B, n, C) float, what `forward` has in its last n columns
-        "Attention of the last columns only; the earlier columns give keys and values but no queries."
+        """Attention of the last columns only; the earlier columns give keys and values but no
+        queries."""
         C, weight, bias = x.shape[2], self.c_attn.weight, self.c_attn.bias
-        # contiguous: of a view, PyTorch adds up in another order where a gradient is wanted, and a copy would not have the bits of the model
+        # contiguous: of a view, PyTorch adds up in another order where a gradient is wanted, and a
+        # copy would not have the bits of the model
         (q,), (k, v) = (self._heads(linear(x[:, -n:].contiguous(), weight[:C], bias[:C]), 1),
                         self._heads(linear(x, weight[C:], bias[C:]), 2))
         return self._answers(q, k, v, pattern, cache)
@@ -96,7 +103,8 @@ class Attention(nn.Module):
         if hasattr(cache, 'attend'): y = cache.attend(self.layer, q, k, v)
         else:
             if cache is not None: k, v = cache.update(self.layer, k, v)
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=pattern, is_causal=pattern is None and q.shape[2] > 1)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=pattern, is_causal=pattern is None
+                                               and q.shape[2] > 1)
         return self.c_proj(y.transpose(1, 2).flatten(2))
 
     def _heads(self, x, parts):
@@ -153,53 +161,65 @@ class Block(nn.Module):
 # %% ../../nbs/lm/02_model.ipynb #41fc0098
 def _check_inputs(config, input_ids, mask, past):
     "Refuse what cannot be computed, with the shapes in the message."
-    if input_ids.ndim != 2: raise ValueError(f'input_ids must be (B, T), not {tuple(input_ids.shape)}')
+    if input_ids.ndim != 2:
+        raise ValueError(f'input_ids must be (B, T), not {tuple(input_ids.shape)}')
     B, T = input_ids.shape
     if T == 0: raise ValueError(f'input_ids {tuple(input_ids.shape)} has no column')
     if mask is None:
         if past + T > config.n_positions:
             raise ValueError(f'{past + T} tokens do not fit into {config.n_positions} positions')
         return
-    if mask.shape != (B, past + T): raise ValueError(f'attention_mask must be {(B, past + T)}, not {tuple(mask.shape)}')
+    if mask.shape != (B, past + T):
+        raise ValueError(f'attention_mask must be {(B, past + T)}, not {tuple(mask.shape)}')
     if mask.dtype != torch.bool: raise ValueError(f'attention_mask must be bool, not {mask.dtype}')
     if past + T > config.n_positions and (longest := int(mask.sum(-1).max())) > config.n_positions:
         raise ValueError(f'{longest} tokens do not fit into {config.n_positions} positions')
 
 # %% ../../nbs/lm/02_model.ipynb #b58488bf
 class _Embedding(nn.Embedding):
-    "Draws no weights where there is no memory for them: torch would import its compiler to do so, which takes longer than loading a model."
+    """Draws no weights where there is no memory for them: torch would import its compiler to do so,
+    which takes longer than loading a model."""
     def reset_parameters(self):
         if not self.weight.is_meta: super().reset_parameters()
 
 
 def _draw_weights(model):
-    "GPT-2's initialisation: zero biases, small matrices, smaller ones where a block adds to the residual stream."
+    """GPT-2's initialisation: zero biases, small matrices, smaller ones where a block adds to the
+    residual stream."""
     if model.wte.weight.is_meta: return
     for name, p in model.named_parameters():
         if name.endswith('bias'): nn.init.zeros_(p)
         elif p.ndim == 2:
-            nn.init.normal_(p, std=0.02 * ((2*model.config.n_layer)**-0.5 if name.endswith('c_proj.weight') else 1))
+            nn.init.normal_(
+                p,
+                std=0.02*((2*model.config.n_layer)**-0.5 if name.endswith('c_proj.weight') else 1))
 
 
 def _places(config, input_ids, attention_mask, past):
-    "Positions of the new tokens, and their attention pattern; None where the causal pattern is enough."
+    """Positions of the new tokens, and their attention pattern; None where the causal pattern is
+    enough."""
     _check_inputs(config, input_ids, attention_mask, past)
     T = input_ids.shape[-1]
-    if attention_mask is not None: return positions_from_mask(attention_mask)[:, past:], attention_pattern(attention_mask, T)
+    if attention_mask is not None:
+        return positions_from_mask(attention_mask)[:, past:], attention_pattern(attention_mask, T)
     pattern = None
     if past and T > 1:
-        pattern = attention_pattern(torch.ones_like(input_ids[:1, :1], dtype=torch.bool).expand(1, past + T), T)
+        pattern = attention_pattern(
+            torch.ones_like(input_ids[:1, :1], dtype=torch.bool).expand(1, past + T), T)
     return torch.arange(past, past + T, device=input_ids.device), pattern
 
 # %% ../../nbs/lm/02_model.ipynb #2330d310
 def through_blocks(
-    model,         # GPT; `products`, a dtype, says to what matrix products are rounded; None: to nothing
+    # GPT; `products`, a dtype, says to what matrix products are rounded; None: to nothing
+    model,
     blocks: list,  # of the model, one after another
     x: Tensor,     # (B, T, C) float
     *more,         # for each block, beside x
 ) -> Tensor:       # (B, T', C) float
-    "States through some blocks. Rounded or not, the weights and the sums between the blocks stay as they are."
-    with torch.autocast(x.device.type, model.products) if model.products else contextlib.nullcontext():
+    """States through some blocks. Rounded or not, the weights and the sums between the blocks stay
+    as they are."""
+    with torch.autocast(x.device.type,
+                        model.products) if model.products else contextlib.nullcontext():
         for block in blocks: x = block(x, *more)
     return x
 
@@ -207,13 +227,15 @@ def through_blocks(
 def _states(model, input_ids, attention_mask, cache, n=None):
     "`GPT.hidden`; with n, `GPT.last_hidden`."
     past, T, knows = (cache.length if cache is not None else 0), input_ids.shape[-1], hasattr(cache, 'attend')
-    positions, pattern = (cache.positions, None) if knows else _places(model.config, input_ids, attention_mask, past)
+    positions, pattern = ((cache.positions, None) if knows else _places(
+        model.config, input_ids, attention_mask, past))
     x = model.wte(input_ids) + model.wpe(positions)
     if n is None: x = through_blocks(model, model.h, x, pattern, cache)
     else:
         x = through_blocks(model, model.h[:-1], x, pattern, cache)
         if not knows:
-            seen = attention_mask if attention_mask is not None else torch.ones(1, past + T, dtype=torch.bool, device=x.device)
+            seen = (attention_mask if attention_mask is not None else torch.ones(
+                1, past + T, dtype=torch.bool, device=x.device))
             pattern = attention_pattern(seen, n)
         x = through_blocks(model, [model.h[-1].last], x, n, pattern, cache)
     if cache is not None: cache.length += T
@@ -234,16 +256,21 @@ class GPT(nn.Module):
         config: GPTConfig,   # shape of the model
     ):
         super().__init__()
-        self.config, self.products, self.fixed_shapes = config, None, False   # the last two: how to compute, see `device.set_numbers`
-        self.wte, self.wpe = (_Embedding(n, config.n_embd) for n in (config.vocab_size, config.n_positions))
+        # the last two: how to compute, see `device.set_numbers`
+        self.config, self.products, self.fixed_shapes = config, None, False
+        self.wte, self.wpe = (_Embedding(n, config.n_embd)
+                              for n in (config.vocab_size, config.n_positions))
         self.h = nn.ModuleList(Block(config, layer) for layer in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         _draw_weights(self)
 
     def hidden(self,
         input_ids: Tensor,                     # (B, T) int64
-        attention_mask: Tensor|None = None,    # (B, past + T) bool, True at real tokens; None: no padding
-        cache=None,                            # `KVCache` or `PrefixCache` that holds the past and takes the new, or one that attends itself
+        # (B, past + T) bool, True at real tokens; None: no padding
+        attention_mask: Tensor|None = None,
+        # `KVCache` or `PrefixCache` that holds the past and takes the new, or one that attends
+        # itself
+        cache=None,
     ) -> Tensor:                               # (B, T, C) float
         "The last layer's states, after the final layer norm."
         return _states(self, input_ids, attention_mask, cache)
@@ -251,8 +278,11 @@ class GPT(nn.Module):
     def last_hidden(self,
         input_ids: Tensor,                     # (B, T) int64
         n: int,                                # how many columns are wanted, 1 to T
-        attention_mask: Tensor|None = None,    # (B, past + T) bool, True at real tokens; None: no padding
-        cache=None,                            # `KVCache` or `PrefixCache` that holds the past and takes the new, or one that attends itself
+        # (B, past + T) bool, True at real tokens; None: no padding
+        attention_mask: Tensor|None = None,
+        # `KVCache` or `PrefixCache` that holds the past and takes the new, or one that attends
+        # itself
+        cache=None,
     ) -> Tensor:                               # (B, n, C) float, the last n columns of `hidden`
         "The same states, but in the last block the other columns only give keys and values."
         return _states(self, input_ids, attention_mask, cache, n)
@@ -266,7 +296,8 @@ class GPT(nn.Module):
 
     def forward(self,
         input_ids: Tensor,                     # (B, T) int64
-        attention_mask: Tensor|None = None,    # (B, past + T) bool, True at real tokens; None: no padding
+        # (B, past + T) bool, True at real tokens; None: no padding
+        attention_mask: Tensor|None = None,
         cache=None,                            # `KVCache` or `PrefixCache`
     ) -> Tensor:                               # (B, T, V) float
         "Logits of the next token after every token."
@@ -274,7 +305,8 @@ class GPT(nn.Module):
 
 # %% ../../nbs/lm/02_model.ipynb #bfa45757
 class KVCache:
-    "Keys and values of all columns so far, in memory allocated once and written in place: for sampling, without gradients."
+    """Keys and values of all columns so far, in memory allocated once and written in place: for
+    sampling, without gradients."""
     def __init__(self,
         config: GPTConfig,             # shape of the model
         batch_size: int,               # rows at most, B
@@ -282,7 +314,8 @@ class KVCache:
         device='cpu',                  # where the model is
         dtype=torch.float32,           # of the model's activations
     ):
-        shape = (2, config.n_layer, batch_size, config.n_head, max_length, config.n_embd//config.n_head)
+        shape = (2, config.n_layer, batch_size, config.n_head, max_length,
+                 config.n_embd // config.n_head)
         self.store = torch.empty(shape, device=device, dtype=dtype)
         self.length = 0                # columns in use; the model advances it
 
@@ -290,13 +323,15 @@ class KVCache:
         layer: int,   # index of the block
         k: Tensor,    # (B, heads, T, C/heads), keys of the new columns
         v: Tensor,    # (B, heads, T, C/heads), values of the new columns
-    ) -> Tensor:      # (2, B, heads, length + T, C/heads), all keys and all values: a view, not a copy
+    # (2, B, heads, length + T, C/heads), all keys and all values: a view, not a copy
+    ) -> Tensor:
         "Write the new columns of one layer and return all columns."
         rows, end = k.shape[0], self.length + k.shape[2]
         if rows > self.store.shape[2] or end > self.store.shape[4]:
             raise ValueError(f'{rows} rows of {end} columns do not fit into a cache of '
                              f'{self.store.shape[2]} rows of {self.store.shape[4]} columns')
-        self.store[0, layer, :rows, :, self.length:end], self.store[1, layer, :rows, :, self.length:end] = k, v
+        self.store[0, layer, :rows, :, self.length:end], self.store[1, layer, :rows, :,
+                                                                    self.length:end] = k, v
         return self.store[:, layer, :rows, :, :end]
 
 # %% ../../nbs/lm/02_model.ipynb #9da9f2c4

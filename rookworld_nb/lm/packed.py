@@ -13,20 +13,25 @@ from .model import attention_pattern, positions_from_mask
 
 # %% ../../nbs/lm/08_packed.ipynb #22a5ac9b
 def _of_each(which, P):
-    "How many completions each of P prompts has, where all have as many and stand in order; else None."
+    """How many completions each of P prompts has, where all have as many and stand in order; else
+    None."""
     n = which.bincount(minlength=P)[0]
-    return int(n) if torch.equal(which, torch.arange(P, device=which.device).repeat_interleave(n)) else None
+    return (int(n)
+            if torch.equal(which,
+                           torch.arange(P, device=which.device).repeat_interleave(n)) else None)
 
 
 def _continued(prompts, own, which, each):
-    "Keys or values of prompts (P, heads, Tp, X), and behind them those of their completions (U, heads, T, X): (U, heads, Tp + T, X)."
+    """Keys or values of prompts (P, heads, Tp, X), and behind them those of their completions (U,
+    heads, T, X): (U, heads, Tp + T, X)."""
     if each is None: return torch.cat([prompts.index_select(0, which), own], 2)
     copies = prompts[:, None].expand(-1, each, -1, -1, -1)
     return torch.cat([copies, own.unflatten(0, (len(prompts), each))], 3).flatten(0, 1)
 
 # %% ../../nbs/lm/08_packed.ipynb #60ee458d
 class PackedRow:
-    "Prompts and their completions in one row: each token is read once, and a completion looks at its prompt and at itself."
+    """Prompts and their completions in one row: each token is read once, and a completion looks at
+    its prompt and at itself."""
     def __init__(self,
         prompt_mask: Tensor, # (P, Tp) bool, True at real tokens; the last column is real
         which: Tensor,       # (U,) int64, the prompt of each completion
@@ -34,10 +39,15 @@ class PackedRow:
     ):
         (self.P, Tp), (self.U, self.T), self.which = prompt_mask.shape, mask.shape, which
         seen = torch.cat([prompt_mask[which], mask], 1)                  # (U, Tp + T)
-        self.positions = self.pack(positions_from_mask(prompt_mask), positions_from_mask(seen)[:, Tp:])   # (1, N), for the model
-        self.wanted, self.length = self.P + self.U*self.T, 0             # columns at the end; columns read, which the model counts
-        self.each, self.pattern = _of_each(which, self.P), attention_pattern(seen, self.T) if self.T else None
-        self.prompt_patterns = {n: attention_pattern(prompt_mask, n) for n in (1, Tp)}   # in the last block only one column asks
+        # (1, N), for the model
+        self.positions = self.pack(positions_from_mask(prompt_mask),
+                                   positions_from_mask(seen)[:, Tp:])
+        # columns at the end; columns read, which the model counts
+        self.wanted, self.length = self.P + self.U*self.T, 0
+        self.each, self.pattern = _of_each(which, self.P), attention_pattern(
+            seen, self.T) if self.T else None
+        # in the last block only one column asks
+        self.prompt_patterns = {n: attention_pattern(prompt_mask, n) for n in (1, Tp)}
 
     def pack(self,
         prompts: Tensor,     # (P, Tp), ids
@@ -48,15 +58,21 @@ class PackedRow:
 
     def unpack(self,
         states: Tensor,      # (1, P + U·T, C), of the last columns of the row
-    ) -> Tensor:             # (U, 1 + T, C), before each token of a completion and after its last one
+    # (U, 1 + T, C), before each token of a completion and after its last one
+    ) -> Tensor:
         "The states of each completion, the first of them that of its prompt's last token."
         first, rest = states[0].split([self.P, self.U*self.T])
-        return torch.cat([first.index_select(0, self.which)[:, None], rest.unflatten(0, (self.U, self.T))], 1)
+        return torch.cat([
+            first.index_select(0, self.which)[:, None],
+            rest.unflatten(0, (self.U, self.T))
+        ], 1)
 
     def _split(self, x):
-        "(1, heads, n, X), all columns or those at the end, as (P, heads, Tp or 1, X) and (U, heads, T, X)."
+        """(1, heads, n, X), all columns or those at the end, as (P, heads, Tp or 1, X) and (U,
+        heads, T, X)."""
         early, last, own = x[0].split([x.shape[2] - self.wanted, self.P, self.U*self.T], 1)
-        prompts = torch.cat([early.unflatten(1, (self.P, -1)), last[:, :, None]], 2) if early.shape[1] else last[:, :, None]
+        prompts = (torch.cat([early.unflatten(1, (self.P, -1)), last[:, :, None]], 2)
+                   if early.shape[1] else last[:, :, None])
         return prompts.transpose(0, 1), own.unflatten(1, (self.U, self.T)).transpose(0, 1)
 
     def attend(self,
@@ -67,10 +83,16 @@ class PackedRow:
     ) -> Tensor:     # (1, heads, n, C/heads)
         "Attention within each prompt, and of each completion with its prompt."
         (prompt_q, own_q), (prompt_k, own_k), (prompt_v, own_v) = map(self._split, (q, k, v))
-        found = [F.scaled_dot_product_attention(prompt_q, prompt_k, prompt_v, attn_mask=self.prompt_patterns[prompt_q.shape[2]])]
+        found = [
+            F.scaled_dot_product_attention(prompt_q, prompt_k, prompt_v,
+                                           attn_mask=self.prompt_patterns[prompt_q.shape[2]])
+        ]
         if self.T:
-            k, v = (_continued(*parts, self.which, self.each) for parts in ((prompt_k, own_k), (prompt_v, own_v)))
+            k, v = (_continued(*parts, self.which, self.each)
+                    for parts in ((prompt_k, own_k), (prompt_v, own_v)))
             found.append(F.scaled_dot_product_attention(own_q, k, v, attn_mask=self.pattern))
-        prompts, *own = (y.transpose(1, 2) for y in found)               # (rows, columns, heads, C/heads)
-        row = torch.cat([prompts[:, :-1].flatten(0, 1), prompts[:, -1], *(y.flatten(0, 1) for y in own)])
+        # (rows, columns, heads, C/heads)
+        prompts, *own = (y.transpose(1, 2) for y in found)
+        row = torch.cat(
+            [prompts[:, :-1].flatten(0, 1), prompts[:, -1], *(y.flatten(0, 1) for y in own)])
         return row.transpose(0, 1)[None]

@@ -22,7 +22,8 @@ def next_logprobs(
 ) -> Tensor:                        # (V,) float64, nats; -inf at ids that cannot be drawn
     "The distribution that the next token is drawn from."
     z = logits.float() / (temperature or 1)
-    if vocabulary is not None: z = torch.full_like(z, -torch.inf).index_copy(0, vocabulary, z[vocabulary])
+    if vocabulary is not None:
+        z = torch.full_like(z, -torch.inf).index_copy(0, vocabulary, z[vocabulary])
     ranked = z.argsort(descending=True, stable=True)     # among equals the lower id comes first
     if temperature and top_k: z = z.index_fill(0, ranked[top_k:], -torch.inf)
     if temperature and top_p < 1:
@@ -45,7 +46,8 @@ def uniform_draws(
     seed: int,    # of the first block
 ) -> Tensor:      # (rows, columns) float32 in [0, 1)
     "The number of every token, which depends on its row, its column and the seed."
-    # PyTorch's CPU generator takes the lower 32 bits of a seed, and this odd number moves all of them
+    # PyTorch's CPU generator takes the lower 32 bits of a seed, and this odd number moves all of
+    # them
     made = [torch.rand(rows, block, generator=torch.Generator().manual_seed(seed + k*0x9E3779B9))
             for k in range(-(-columns // block))]
     return torch.cat(made, 1)[:, :columns]
@@ -65,8 +67,10 @@ def plain_completion(
     model: GPT,                     # the policy
     tokenizer,                      # from `load_tokenizer`
     prompt: str,                    # one text
-    draws: Tensor,                  # (T,) float in [0, 1), a number for each token, and no more tokens than these
-    temperature: float = 1.0,       # these four as in `next_logprobs`; here 0 takes the most likely id
+    # (T,) float in [0, 1), a number for each token, and no more tokens than these
+    draws: Tensor,
+    # these four as in `next_logprobs`; here 0 takes the most likely id
+    temperature: float = 1.0,
     top_k: int = 0,                 # 0: all
     top_p: float = 1.0,             # 1: all
     vocabulary: Tensor|None = None, # (K,) int64; None: all
@@ -80,7 +84,8 @@ def plain_completion(
         logprobs.append(there[ids[-1]])
         if ids[-1] == tokenizer.eot: break
     ended = ids[-1] == tokenizer.eot
-    return PlainCompletion(tokenizer.decode(ids[:len(ids) - ended]), ids, torch.stack(logprobs), not ended)
+    return PlainCompletion(tokenizer.decode(ids[:len(ids) - ended]), ids, torch.stack(logprobs),
+                           not ended)
 
 # %% ../../nbs/lm/09_plain.ipynb #36b3b1f2
 def plain_sample(
@@ -93,9 +98,11 @@ def plain_sample(
     seed: int = 0,                  # of the draws
     top_k: int|list = 0,            # 0: all; one number, or one per prompt
     top_p: float|list = 1.0,        # 1: all; one number, or one per prompt
-    limits: list|None = None,       # longest completion of each prompt; None: max_new_tokens for all
+    # longest completion of each prompt; None: max_new_tokens for all
+    limits: list|None = None,
     vocabulary: Tensor|None = None, # (K,) int64, the only ids that are drawn; None: all
-) -> list[PlainCompletion]:         # P·G completions, prompt-major: number i answers prompt i // group_size
+# P·G completions, prompt-major: number i answers prompt i // group_size
+) -> list[PlainCompletion]:
     "What `generate` returns for the same arguments, one completion after the other."
     settings = limits or max_new_tokens, temperature, top_k, top_p
     each = [x if isinstance(x, list) else [x]*len(prompts) for x in settings]
@@ -113,10 +120,12 @@ def plain_logprobs(
     top_k: int = 0,                 # 0: all
     top_p: float = 1.0,             # 1: all
     vocabulary: Tensor|None = None, # (K,) int64; None: all
-) -> Tensor:                        # (T,) float64, nats, differentiable; -inf for an id that cannot be drawn
+# (T,) float64, nats, differentiable; -inf for an id that cannot be drawn
+) -> Tensor:
     "The log-probability of each token of a completion."
     start = tokenizer.encode(prompt)
-    logits = model(torch.tensor([start + ids], device=model.wte.weight.device))[0, len(start) - 1:-1]
+    logits = model(torch.tensor([start + ids], device=model.wte.weight.device))[0,
+                                                                                len(start) - 1:-1]
     return torch.stack([next_logprobs(z, temperature, top_k, top_p, vocabulary)[i]
                         for z, i in zip(logits, ids, strict=True)])
 
@@ -125,8 +134,11 @@ def gap_to_plain(
     rollouts,                     # `Rollouts` of B completions
     plain: list[PlainCompletion], # B, of the same arguments
 ) -> float:                       # nats
-    "The largest difference of a log-probability. Raises ValueError where a completion has other tokens."
-    ids = [row[mask].tolist() for row, mask in zip(rollouts.completion_ids, rollouts.completion_mask)]
+    """The largest difference of a log-probability. Raises ValueError where a completion has other
+    tokens."""
+    ids = [
+        row[mask].tolist() for row, mask in zip(rollouts.completion_ids, rollouts.completion_mask)
+    ]
     found = zip(rollouts.completions, ids, rollouts.truncated.tolist(), strict=True)
     for i, (here, a) in enumerate(zip(found, plain, strict=True)):
         if here != (a.text, a.ids, a.truncated):

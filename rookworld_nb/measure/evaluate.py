@@ -32,20 +32,28 @@ from .suites import SUITES, suite_rows
 def judge_texts(
     rows: Iterable[Example],      # n examples
     completions: Iterable[list[str]], # the samples of each example
-    engine: dict[str, PolicyAnswer]|None = None, # Stockfish's answers by position, see `engine_labels`
-) -> pd.DataFrame:                # one row per sample: index, sample, task, colour, phase, class, prompt, completion, then the metrics
+    # Stockfish's answers by position, see `engine_labels`
+    engine: dict[str, PolicyAnswer]|None = None,
+# one row per sample: index, sample, task, colour, phase, class, prompt, completion, then the
+# metrics
+) -> pd.DataFrame:
     "Judge given completions. Where prompts have a source, it is a column, too."
     rows = list(rows)
     found, told = [], ['source'] * any(e.source for e in rows)
-    names = [name for name, m in every_metric().items() if m.source == 'eval' and (engine or m not in ENGINE_METRICS)]
+    names = [
+        name for name, m in every_metric().items()
+        if m.source == 'eval' and (engine or m not in ENGINE_METRICS)
+    ]
     for i, (example, texts) in enumerate(zip(rows, completions, strict=True)):
         about = dict(index=i, task=example.kind, colour=example.colour, phase=phase_of(example),
-                     prompt=example.prompt(), source=example.source, **{'class': row_class(example)})
+                     prompt=example.prompt(), source=example.source,
+                     **{'class': row_class(example)})
         label = engine.get(example.fen) if engine else None
         found += [{**about, 'sample': k, 'completion': text, **judge(example, text, label)}
                   for k, text in enumerate(texts)]
-    return pd.DataFrame(found).reindex(columns=['index', 'sample', 'task', 'colour', 'phase', 'class', *told,
-                                                'prompt', 'completion', *names])
+    return pd.DataFrame(found).reindex(columns=[
+        'index', 'sample', 'task', 'colour', 'phase', 'class', *told, 'prompt', 'completion', *names
+    ])
 
 # %% ../../nbs/measure/04_evaluate.ipynb #ef3135d8
 def _check_prompts(
@@ -61,10 +69,11 @@ def _check_prompts(
             raise ValueError(f'model and tokenizer do not fit: the tokenizer writes id {max(ids)}, '
                              f'the model has {known} ids')
         if len(ids) >= context:
-            raise ValueError(f'a prompt has {len(ids)} tokens and the model reads {context} at most, '
-                             f'its answer included: {prompt[:90]!r}')
+            raise ValueError(
+                f'a prompt has {len(ids)} tokens and the model reads {context} at most, '
+                f'its answer included: {prompt[:90]!r}')
 
-
+# %% ../../nbs/measure/04_evaluate.ipynb #731bb47f
 def judge_rows(
     model,                   # a `GPT`
     tokenizer,               # see `load_tokenizer`
@@ -74,11 +83,14 @@ def judge_rows(
     batch_size: int = 256,   # prompts per call of `generate`
     group_size: int = 1,     # samples per prompt
     engine: dict[str, PolicyAnswer]|None = None, # see `judge_texts`
-    settings: dict[str, dict]|None = None, # for each task: temperature, top_k, top_p; None: `temperature` for all
-    limits: dict[str, int]|None = None, # most tokens of an answer to each task, see `token_limits`; None: 144 for all
+    # for each task: temperature, top_k, top_p; None: `temperature` for all
+    settings: dict[str, dict]|None = None,
+    # most tokens of an answer to each task, see `token_limits`; None: 144 for all
+    limits: dict[str, int]|None = None,
     vocabulary: Tensor|None = None, # see `generate`
 ) -> pd.DataFrame:           # see `judge_texts`
-    "Let the model answer, and judge it. Prompts of similar length share a batch; the order of the rows stays."
+    """Let the model answer, and judge it. Prompts of similar length share a batch; the order of the
+    rows stays."""
     prompts = [e.prompt(tokenizer.style) for e in rows]
     _check_prompts(model, tokenizer, prompts)
     settings = settings or dict.fromkeys(TASKS, dict(temperature=temperature))
@@ -88,31 +100,48 @@ def judge_rows(
     with moving(bar):
         for start in bar:
             batch = order[start:start+batch_size]
-            how = {name: [settings[rows[i].kind][name] for i in batch] for name in next(iter(settings.values()))}
-            greedy = [i for i in batch if rows[i].of_task.drafts and not settings[rows[i].kind]['temperature']]
+            how = {
+                name: [settings[rows[i].kind][name] for i in batch]
+                for name in next(iter(settings.values()))
+            }
+            greedy = [
+                i for i in batch
+                if rows[i].of_task.drafts and not settings[rows[i].kind]['temperature']
+            ]
             known = {i: rows[i].completion(tokenizer.style) for i in greedy} if drafting else {}
             if limits: how['limits'] = [limits[rows[i].kind] for i in batch]
-            said = generate(model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start,
-                            vocabulary=vocabulary, drafts=known and Drafts.of(tokenizer, [*map(known.get, batch)], model.wte.weight.device), **how).completions
+            said = generate(
+                model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start,
+                vocabulary=vocabulary, drafts=known
+                and Drafts.of(tokenizer, [*map(known.get, batch)], model.wte.weight.device),
+                **how).completions
             for k, i in enumerate(batch): texts[i] = said[k*group_size:(k+1)*group_size]
-            if known: drafting = 2*sum(texts[i][0] == true for i, true in known.items()) >= len(known)
+            if known:
+                drafting = 2*sum(texts[i][0] == true for i, true in known.items()) >= len(known)
     return judge_texts(rows, texts, engine)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #afdcca25
 def _per_prompt(judged):
     names = [name for name in every_metric() if name in judged]
-    return judged.groupby(['task', 'index']).agg(
-        {**{c: 'first' for c in ('colour', 'phase', 'class', 'source', 'seen', 'prompt') if c in judged}, **{m: 'mean' for m in names}}).reset_index()
+    return judged.groupby(['task', 'index']).agg({
+        **{
+            c: 'first'
+            for c in ('colour', 'phase', 'class', 'source', 'seen', 'prompt') if c in judged
+        }, **{m: 'mean'
+              for m in names}
+    }).reset_index()
 
 
 def _tasks(frame):
     "Task, its rows, its metrics; then all tasks together, for the metrics they share."
-    for task, rows in frame.groupby('task'): yield task, rows, [m for m in metrics_of(task) if m.name in rows]
+    for task, rows in frame.groupby('task'):
+        yield task, rows, [m for m in metrics_of(task) if m.name in rows]
     if frame.task.nunique() > 1: yield 'all', frame, metrics_of('')
 
 
 def _slices(frame):
-    "Names and the places of their rows: all, seen and unseen where rows are told apart, each colour, phase, class and source."
+    """Names and the places of their rows: all, seen and unseen where rows are told apart, each
+    colour, phase, class and source."""
     yield 'all', np.arange(len(frame))
     for column, values in (('seen', ('seen', 'unseen')), ('colour', ('white', 'black'))):
         for value in values if column in frame else ():
@@ -127,7 +156,8 @@ def summarize(
     resamples: int = 2000, # of the bootstrap
     seed: int = 0,         # of the bootstrap
 ) -> pd.DataFrame:         # columns metric, value, low, high, n, task, slice; n counts prompts
-    "Every metric on every slice with its 95 % interval: Wilson for shares, bootstrap for means and for shares of several samples."
+    """Every metric on every slice with its 95 % interval: Wilson for shares, bootstrap for means
+    and for shares of several samples."""
     single, found = judged['sample'].max() == 0, []
     for task, frame, metrics in _tasks(_per_prompt(judged)):
         table = frame[[m.name for m in metrics]].to_numpy(float)
@@ -151,7 +181,8 @@ def copy_input(
 def constant_suffix(
     prompt: str, # an A prompt
 ) -> str:        # completion
-    "The right next position, from the rules, with the same suffix for every move: legal, the game goes on."
+    """The right next position, from the rules, with the same suffix for every move: legal, the game
+    goes on."""
     task = parse_prompt(prompt)
     return EnvAnswer(transition(task.fen, task.uci, task.history).fen, 0.001, False, False).text()
 
@@ -194,9 +225,12 @@ def judge_policy(
 def judge_trivial(
     rows: list[Example], # n examples
 ) -> pd.DataFrame:       # see `judge_texts`
-    "P: the first legal moves. A: the position unchanged. Other tasks: what they say, or the empty answer."
-    return pd.concat([judge_policy(next(iter(task.trivial.values()), lambda prompt: ''), part) for kind, task in TASKS.items()
-                      if (part := [e for e in rows if e.kind == kind])], ignore_index=True)
+    """P: the first legal moves. A: the position unchanged. Other tasks: what they say, or the empty
+    answer."""
+    return pd.concat([
+        judge_policy(next(iter(task.trivial.values()), lambda prompt: ''), part)
+        for kind, task in TASKS.items() if (part := [e for e in rows if e.kind == kind])
+    ], ignore_index=True)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #7499e890
 def engine_labels(
@@ -226,7 +260,8 @@ def _as_examples(
 ) -> list[Example]:   # at least one
     "Rows as examples; examples stay as they are."
     found = rows if isinstance(rows, (str, Path)) else list(rows)
-    if isinstance(found, (str, Path)) or not all(isinstance(r, Example) for r in found): found = load_rows(found, fits=fits)[:]
+    if isinstance(found, (str, Path)) or not all(isinstance(r, Example) for r in found):
+        found = load_rows(found, fits=fits)[:]
     if not found: raise ValueError('no rows to evaluate')
     return found
 
@@ -234,8 +269,11 @@ def _as_examples(
 def evaluate(
     model,                    # a `GPT`
     tokenizer,                # see `load_tokenizer`
-    rows=None,                # Examples, row texts, or anything `load_rows` reads; None takes those of the suite
-    suite: str|None = None,   # a name in `suites.SUITES`, answered once (rookworld_eval answers 'full' twice); with rows, 'quick' takes the first 500 of them and 'full' all
+    # Examples, row texts, or anything `load_rows` reads; None takes those of the suite
+    rows=None,
+    # a name in `suites.SUITES`, answered once (rookworld_eval answers 'full' twice); with rows,
+    # 'quick' takes the first 500 of them and 'full' all
+    suite: str|None = None,
     temperature: float = 0.0, # 0 is greedy
     seed: int = 0,            # of sampling and bootstrap
     batch_size: int = 256,    # prompts answered at once
@@ -243,11 +281,15 @@ def evaluate(
 ) -> pd.DataFrame:            # columns metric, value, low, high, n, task, slice
     "Held-out metrics with intervals, per task, colour, phase and class."
     if rows is None and suite is None: raise ValueError('nothing to evaluate on: give rows, or the name of a suite')
-    if suite not in (None, *SUITES): raise ValueError(f'unknown suite {suite!r}: expected one of {", ".join(SUITES)}')
+    if suite not in (None, *SUITES):
+        raise ValueError(f'unknown suite {suite!r}: expected one of {", ".join(SUITES)}')
     if rows is not None and suite not in (None, 'quick', 'full'):
         raise ValueError(f'suite {suite!r} has its own rows: leave rows out')
-    rows = suite_rows(suite) if rows is None else _as_examples(rows, Context(tokenizer.name, model.config.n_positions))[:500 if suite == 'quick' else None]
-    return summarize(judge_rows(model, tokenizer, rows, temperature, seed, batch_size, limits=limits), seed=seed)
+    rows = (suite_rows(suite) if rows is None else _as_examples(
+        rows, Context(tokenizer.name,
+                      model.config.n_positions))[:500 if suite == 'quick' else None])
+    return summarize(
+        judge_rows(model, tokenizer, rows, temperature, seed, batch_size, limits=limits), seed=seed)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #e491492c
 def _p_values(metrics, x, y, single, seed):
@@ -264,12 +306,15 @@ def compare(
     after: pd.DataFrame,   # judged frame of the same examples
     resamples: int = 2000, # of the bootstrap
     seed: int = 0,         # of bootstrap and test
-) -> pd.DataFrame:         # columns metric, task, slice, before, after, difference, low, high, n, p; n counts prompts
-    "The paired difference after - before of every metric on every slice, with its 95 % interval and the p of a paired test."
+# columns metric, task, slice, before, after, difference, low, high, n, p; n counts prompts
+) -> pd.DataFrame:
+    """The paired difference after - before of every metric on every slice, with its 95 % interval
+    and the p of a paired test."""
     a, b = _per_prompt(before), _per_prompt(after)
     if a[['task', 'prompt']].values.tolist() != b[['task', 'prompt']].values.tolist():
-        raise ValueError(f'before and after answer different prompts: {len(a)} and {len(b)} of them, '
-                         'or in another order')
+        raise ValueError(
+            f'before and after answer different prompts: {len(a)} and {len(b)} of them, '
+            'or in another order')
     found, single = [], max(before['sample'].max(), after['sample'].max()) == 0
     for task, frame, metrics in _tasks(a):
         metrics = [m for m in metrics if m.name in b and not m.name.endswith('_constant')]
@@ -295,6 +340,7 @@ def readable(
     "A summary as a table to read."
     part = summary[summary.slice.isin(slices)]
     text = [f'{r.value:.3f} [{r.low:.3f}, {r.high:.3f}] n={r.n}' for r in part.itertuples()]
-    table = part.assign(text=text).pivot(index=['task', 'metric'], columns='slice', values='text').fillna('')
+    table = part.assign(text=text).pivot(index=['task', 'metric'], columns='slice',
+                                         values='text').fillna('')
     order = list(dict.fromkeys(zip(part.task, part.metric)))
     return table.loc[order, [s for s in slices if s in table]].rename_axis(columns=None)

@@ -40,18 +40,25 @@ def _eval_rows(
     "The rows that a configuration asks for."
     if config.suite:
         rows = _probes() if config.suite == 'probes' else suite_rows(config.suite)
-        kept = sorted(random.Random(config.seed).sample(range(len(rows)), min(config.prompts or len(rows), len(rows))))
+        kept = sorted(
+            random.Random(config.seed).sample(range(len(rows)),
+                                              min(config.prompts or len(rows), len(rows))))
         return [rows[i] for i in kept]
     limit, reader = config.prompts or 500, puzzle_reader(config.data)
-    if reader and config.split in ('eval', 'train'): raise ValueError(f'split must be auto or all for puzzles, not {config.split}: {config.data}')
+    if reader and config.split in ('eval', 'train'):
+        raise ValueError(
+            f'split must be auto or all for puzzles, not {config.split}: {config.data}')
     if reader: rows = reader(config.data, limit)
     else:
         asked = [context_of(name) for name in (config.model, config.compare) if name]
-        read = partial(load_rows, config.data, env_ratio=0.5, seed=config.seed, limit=limit, fix_best=config.fix_best,
-                       max_bad_rows=config.max_bad_rows, fits=lambda row: [fits(row) for fits in asked])
+        read = partial(load_rows, config.data, env_ratio=0.5, seed=config.seed, limit=limit,
+                       fix_best=config.fix_best, max_bad_rows=config.max_bad_rows,
+                       fits=lambda row: [fits(row) for fits in asked])
         rows = read(split=dict(auto='eval', all=None).get(config.split, config.split))[:]
         if not rows and config.split == 'auto': rows = read()[:]
-    if not rows: raise ValueError(f'{config.data} has no rows to evaluate' + f' of split {config.split}' * (config.split in ('eval', 'train')))
+    if not rows:
+        raise ValueError(f'{config.data} has no rows to evaluate' + f' of split {config.split}'*
+                         (config.split in ('eval', 'train')))
     return rows
 
 # %% ../../nbs/measure/05_exam.ipynb #c1d14502
@@ -59,7 +66,8 @@ def _learned_from(
     name: str,    # of a model, see `load_model`
 ) -> list[str]:   # `data` of every training behind it; empty when no recipe is found
     "The training data of a model, from the files beside its weights."
-    path = Path(str(importlib.resources.files('rookworld_nb')/'assets'/'nano')) if name == 'nano' else Path(name)
+    path = (Path(str(importlib.resources.files('rookworld_nb')/'assets'/
+                     'nano')) if name == 'nano' else Path(name))
     folder = path.parent if path.is_file() else path
     if (folder/'state.json').is_file(): folder = folder.parent.parent   # a checkpoint of a run
     for file in ('pretrain.json', 'config.json'):
@@ -68,7 +76,8 @@ def _learned_from(
         base = made.get('init') or made.get('model')
         known = (found.get('before') or {}).get('data', f'whatever {base} was made of').split(',')
         before = _learned_from(base) if base and base != name else []
-        if not before and (base or found.get('before')): before = known      # of a branch, the recipe alone knows
+        # of a branch, the recipe alone knows
+        if not before and (base or found.get('before')): before = known
         elif found.get('before') and made.get('branch_from'): before = before + known
         return list(dict.fromkeys(before + made['data'].split(',')))
     return []
@@ -90,8 +99,10 @@ def _seen_note(
     if not data: return f'{name}: no recipe lies beside it, nothing is known about what it has seen'
     said = f'{name} learned from {", ".join(data)}: '
     if not seen: return said + f'it has seen none of the {len(rows)} positions, all are held out'
-    return said + (f'it has seen {seen} of the {len(rows)} positions' if shipped and 'positions' in data else
-                   f'{seen} of the {len(rows)} positions are not held out, which of them it has seen is not known')
+    return said + (
+        f'it has seen {seen} of the {len(rows)} positions' if shipped and 'positions' in data else
+        f'{seen} of the {len(rows)} positions are not held out, which of them it has seen is not known'
+    )
 
 # %% ../../nbs/measure/05_exam.ipynb #e5a13796
 def _mark_seen(
@@ -120,30 +131,41 @@ def model_answers(
 ) -> dict[str, pd.DataFrame]: # decoding -> judged frame
     "The answers of one model."
     model, tokenizer = load_model(name, pick_device(config.device))
-    return {how: _mark_seen(judge_rows(model, tokenizer, rows, t, config.seed, config.batch_size, engine=engine,
-                                       limits=token_limits(config)), rows)
-            for how, t in _decodings(config).items()}
+    return {
+        how: _mark_seen(
+            judge_rows(model, tokenizer, rows, t, config.seed, config.batch_size, engine=engine,
+                       limits=token_limits(config)), rows)
+        for how, t in _decodings(config).items()
+    }
 
 
 def _trivial_answers(
     rows: list[Example],      # the questions
     engine: dict|None = None, # see `engine_labels`
-    path: str|None = None,    # of Stockfish, see `find_engine`; where there is none, `stockfish_1_node` is left out
+    # of Stockfish, see `find_engine`; where there is none, `stockfish_1_node` is left out
+    path: str|None = None,
 ) -> dict[str, pd.DataFrame]: # name -> judged frame of the rows of its task
-    "The answers of the trivial policies, and of Stockfish with a single node, which lists a single move."
-    parts, policy = {kind: [e for e in rows if e.kind == kind] for kind in TASKS}, [e for e in rows if isinstance(e.task, PolicyTask)]
-    found = {name: _mark_seen(judge_policy(answer, part, engine), part)
-             for kind, part in parts.items() if part for name, answer in TASKS[kind].trivial.items()}
+    """The answers of the trivial policies, and of Stockfish with a single node, which lists a
+    single move."""
+    parts, policy = {kind: [e for e in rows if e.kind == kind]
+                     for kind in TASKS}, [e for e in rows if isinstance(e.task, PolicyTask)]
+    found = {
+        name: _mark_seen(judge_policy(answer, part, engine), part)
+        for kind, part in parts.items() if part for name, answer in TASKS[kind].trivial.items()
+    }
     if policy and find_engine(path):
         try: labels = engine_labels(policy, nodes=1, multipv=1, path=path, workers=1)
         except EngineLost as e: warnings.warn(f'stockfish_1_node is left out: {e}')
-        else: found['stockfish_1_node'] = _mark_seen(judge_policy(engine_policy(labels), policy, engine), policy)
+        else:
+            found['stockfish_1_node'] = _mark_seen(
+                judge_policy(engine_policy(labels), policy, engine), policy)
     return found
 
 # %% ../../nbs/measure/05_exam.ipynb #7c192908
 def _side_by_side(
     metrics: pd.DataFrame, # several summaries, with columns model and decoding
-    models: list[str],     # the columns that get an interval, in order; all others follow as plain numbers
+    # the columns that get an interval, in order; all others follow as plain numbers
+    models: list[str],
     slice: str = 'all',    # see `summarize`
 ) -> pd.DataFrame:         # index (task, metric), text
     "Models and trivial policies side by side."
@@ -153,19 +175,23 @@ def _side_by_side(
                 for r in rows.itertuples()]
         columns[f'{name} {how}' if name in models else name] = pd.Series(
             text, pd.MultiIndex.from_frame(rows[['task', 'metric']]))
-    lead = part[part.model == models[0]].drop_duplicates(['task', 'metric']).set_index(['task', 'metric'])
+    lead = part[part.model == models[0]].drop_duplicates(['task',
+                                                          'metric']).set_index(['task', 'metric'])
     return pd.DataFrame({'n': lead.n.astype(str), **columns}).reindex(lead.index).fillna('')
 
 # %% ../../nbs/measure/05_exam.ipynb #97f76b02
 def _label_note(
     rows: list[Example], # any
 ) -> str:                # '' when no row has a published best move, and every one a label
-    "How often the published best move is the best, and the worst, of its own candidates; or how many P rows have no label."
+    """How often the published best move is the best, and the worst, of its own candidates; or how
+    many P rows have no label."""
     without, table = sum(not e.target for e in rows), audit_labels(rows)
-    if without: return f'{without} of the P rows have no label: what only a label can tell, such as the reward, is left out for them'
+    if without:
+        return f'{without} of the P rows have no label: what only a label can tell, such as the reward, is left out for them'
     if not len(table): return ''
-    said = (f'{colour}, {r.n:.0f} rows, is the best of its candidates in {r.best:.1%} and the worst in {r.worst:.1%}'
-            for colour, r in table.iterrows())
+    said = (
+        f'{colour}, {r.n:.0f} rows, is the best of its candidates in {r.best:.1%} and the worst in {r.worst:.1%}'
+        for colour, r in table.iterrows())
     return 'published best move: ' + '; '.join(said)
 
 # %% ../../nbs/measure/05_exam.ipynb #54b79f1d
@@ -186,7 +212,9 @@ def _receipts(wrong, rows):
         example = rows[r.index]
         texts = ''.join(f'<p><b>{what}</b> <code>{escaped(text)}</code></p>' for what, text in
             (('prompt', example.prompt()), ('answer', r.completion), ('truth', example.completion())))
-        cards.append(f'<article>{score(example.prompt(), r.completion, example.target)._repr_html_()}{texts}</article>')
+        cards.append(
+            f'<article>{score(example.prompt(), r.completion, example.target)._repr_html_()}{texts}</article>'
+        )
     return ''.join(cards)
 
 # %% ../../nbs/measure/05_exam.ipynb #5a666094
@@ -211,7 +239,8 @@ def _eval_page(
         if len(lead):
             parts.append(f'<details><summary>{escaped(name)}</summary>'
                          f'{frame_html(_side_by_side(metrics, models, name))}</details>')
-    for name, (how, table) in (probed or {}).items(): parts.append(f'<h2>Probes: {escaped(name)}, {how}</h2>{frame_html(by_source(table))}')
+    for name, (how, table) in (probed or {}).items():
+        parts.append(f'<h2>Probes: {escaped(name)}, {how}</h2>{frame_html(by_source(table))}')
     if cards:
         parts.append('<h2>What it got wrong, worst first</h2>'
                      '<p>P: the move played is blue, the best green. A: wrong squares are red.</p>'
@@ -224,11 +253,14 @@ def output_files(
     name: str = 'eval', # of the files in a directory
     kinds: tuple[str, ...] = ('json', 'csv', 'html'), # of files
 ) -> dict[str, Path]:   # kind -> file
-    "A directory gets a file of every kind. Parents are created at once, so that an unwritable place is found early."
+    """A directory gets a file of every kind. Parents are created at once, so that an unwritable
+    place is found early."""
     if not output: return {}
     out = Path(output)
     if not out.is_dir() and out.suffix in {'.json', '.csv', '.html', '.pgn'} - {f'.{kind}' for kind in kinds}:
-        raise ValueError(f'output must end in {", ".join(f".{kind}" for kind in kinds)}, or be a directory, not {out}')
+        raise ValueError(
+            f'output must end in {", ".join(f".{kind}" for kind in kinds)}, or be a directory, not {out}'
+        )
     single = out.suffix[1:] in kinds and not out.is_dir()
     (out.parent if single else out).mkdir(parents=True, exist_ok=True)
     return {out.suffix[1:]: out} if single else {kind: out/f'{name}.{kind}' for kind in kinds}
@@ -252,36 +284,54 @@ def _print(title, notes, metrics, models, changes, probed):
     print('\n'.join([title, *notes]), end='\n\n')
     print(_side_by_side(metrics, models).to_string())
     for name in models:
-        for how, part in metrics[(metrics.model == name) & ~metrics.metric.str.endswith('_constant')].groupby(
-                'decoding', sort=False):
+        for how, part in metrics[(metrics.model == name)
+                                 & ~metrics.metric.str.endswith('_constant')].groupby(
+                                     'decoding', sort=False):
             phases = tuple(s for s in dict.fromkeys(part.slice) if s.startswith('phase:'))
             for slices in (('seen', 'unseen'), ('white', 'black'), phases):
-                if part.slice.isin(slices).any(): print(f'\n{name}, {how}\n{readable(part, slices).to_string()}')
-    for name, (how, table) in probed.items(): print(f'\n{name}, {how}, probes\n{by_source(table).to_string()}')
+                if part.slice.isin(slices).any():
+                    print(f'\n{name}, {how}\n{readable(part, slices).to_string()}')
+    for name, (how, table) in probed.items():
+        print(f'\n{name}, {how}, probes\n{by_source(table).to_string()}')
     if changes is not None:
         table = (changes[changes.slice.isin(['all', 'white', 'black'])]
                  .set_index(['decoding', 'slice', 'task', 'metric']))
-        print(f'\n{models[1]} - {models[0]}, paired, prompt by prompt\n{table.round(4).to_string()}')
+        print(
+            f'\n{models[1]} - {models[0]}, paired, prompt by prompt\n{table.round(4).to_string()}')
 
 # %% ../../nbs/measure/05_exam.ipynb #cc927290
 def _sources(config):
     "Name in the tables -> what to load: one model or two, which may be the same."
     if not config.compare: return {config.model: config.model}
-    return {config.model: config.model, config.compare + ' again' * (config.compare == config.model): config.compare}
+    return {
+        config.model: config.model,
+        config.compare + ' again'*(config.compare == config.model): config.compare
+    }
 
 
 def _changes(before, after, seed):
     "The paired comparison of two models, for each decoding."
-    return pd.concat([compare(before[how], after[how], seed=seed).assign(decoding=how) for how in before],
-                     ignore_index=True)
+    return pd.concat([
+        compare(before[how], after[how], seed=seed).assign(decoding=how) for how in before
+    ], ignore_index=True)
 
 
 def _probe_tables(config, judged, sources):
-    "Model -> (decoding, table of its probes): of the suite probes, and beside a suite full that is not cut short."
-    if config.suite == 'probes': return {name: (how, probe_table(frame)) for name, frames in judged.items() for how, frame in frames.items()}
+    """Model -> (decoding, table of its probes): of the suite probes, and beside a suite full that
+    is not cut short."""
+    if config.suite == 'probes':
+        return {
+            name: (how, probe_table(frame))
+            for name, frames in judged.items()
+            for how, frame in frames.items()
+        }
     if config.suite != 'full' or config.prompts: return {}
-    return {name: ('greedy', run_probes(*load_model(source, pick_device(config.device)), batch_size=config.batch_size, limits=token_limits(config)))
-            for name, source in sources.items()}
+    return {
+        name: ('greedy',
+               run_probes(*load_model(source, pick_device(config.device)),
+                          batch_size=config.batch_size, limits=token_limits(config)))
+        for name, source in sources.items()
+    }
 
 
 def _title(config, models, rows):
@@ -292,14 +342,19 @@ def _title(config, models, rows):
 # %% ../../nbs/measure/05_exam.ipynb #caf2f8c4
 def run_evaluation(
     config: EvalConfig,      # every choice
-    further: Callable|None = None, # (model name, config) -> more rows for the table, such as those of self-play
-) -> pd.DataFrame:           # columns model, decoding, metric, value, low, high, n, task, slice; trivial answers have decoding '-'
+    # (model name, config) -> more rows for the table, such as those of self-play
+    further: Callable|None = None,
+# columns model, decoding, metric, value, low, high, n, task, slice; trivial answers have decoding
+# '-'
+) -> pd.DataFrame:
     "Ask, judge, write and print."
     if config.threads: torch.set_num_threads(config.threads)
     output_files(config.output)
     rows, sources = _eval_rows(config), _sources(config)
     models = list(sources)
-    try: engine = engine_labels(rows, config.nodes, path=config.stockfish_path) if config.engine else None
+    try:
+        engine = (engine_labels(rows, config.nodes, path=config.stockfish_path)
+                  if config.engine else None)
     except EngineLost as e: raise ValueError(f'engine: {e}') from None
     judged = {name: model_answers(config, source, rows, engine) for name, source in sources.items()}
     parts = [(name, how, summarize(frame, seed=config.seed))
@@ -309,12 +364,20 @@ def run_evaluation(
     if further: parts += [(name, 'play', further(source, config)) for name, source in sources.items()]
     trivial = _trivial_answers(rows, engine, config.stockfish_path)
     parts += [(name, '-', summarize(frame, resamples=500, seed=config.seed)) for name, frame in trivial.items()]
-    metrics = pd.concat([part.assign(model=name, decoding=how) for name, how, part in parts], ignore_index=True).drop_duplicates(['model', 'decoding', 'metric', 'task', 'slice'])
+    metrics = pd.concat([
+        part.assign(model=name, decoding=how) for name, how, part in parts
+    ], ignore_index=True).drop_duplicates(['model', 'decoding', 'metric', 'task', 'slice'])
     metrics = metrics[['model', 'decoding', *metrics.columns.drop(['model', 'decoding'])]]
     changes = _changes(*judged.values(), config.seed) if config.compare else None
-    title, notes = _title(config, models, rows), [n for n in (*(_seen_note(rows, s, config.data == 'positions' and not config.suite) for s in sources.values()), _label_note(rows)) if n]
+    title, notes = _title(config, models, rows), [
+        n for n in (*(_seen_note(rows, s, config.data == 'positions' and not config.suite)
+                      for s in sources.values()), _label_note(rows)) if n
+    ]
     first = next(iter(judged[models[0]].values()))
-    def page(): return _eval_page(title, notes, metrics, models, changes, _receipts(_worst_answers(first, rows), rows), probed)
+
+    def page():
+        return _eval_page(title, notes, metrics, models, changes,
+                          _receipts(_worst_answers(first, rows), rows), probed)
     _write(config, rows, metrics, changes, page)
     with while_read(): _print(title, notes, metrics, models, changes, probed)
     return metrics

@@ -29,12 +29,14 @@ def wilson(
 # %% ../../nbs/measure/01_measures.ipynb #e5d906aa
 @lru_cache(maxsize=64)
 def _resampled(n, resamples, seed):
-    "How often each of n rows is drawn, (resamples, n) uint8: the same for every table of n rows, so it is drawn once."
+    """How often each of n rows is drawn, (resamples, n) uint8: the same for every table of n rows,
+    so it is drawn once."""
     rng, counts = np.random.default_rng(seed), []
     for start in range(0, resamples, 100):
         k = min(100, resamples - start)
         draws = rng.integers(n, size=(k, n)) + n*np.arange(k)[:, None]
-        counts.append(np.bincount(draws.ravel(), minlength=k*n).reshape(k, n).astype(np.uint8))     # nothing is drawn 256 times
+        # nothing is drawn 256 times
+        counts.append(np.bincount(draws.ravel(), minlength=k*n).reshape(k, n).astype(np.uint8))
     return np.concatenate(counts)
 
 
@@ -42,16 +44,21 @@ def bootstrap(
     values: np.ndarray,     # (n, m) float, nan where a metric does not apply
     resamples: int = 2000,  # draws
     seed: int = 0,          # same seed, same interval
-) -> tuple[np.ndarray, np.ndarray]: # (m,) low and high ends of the 95 % interval of the column means
+# (m,) low and high ends of the 95 % interval of the column means
+) -> tuple[np.ndarray, np.ndarray]:
     "Percentile bootstrap of column means, over rows."
     valid, filled, means = (~np.isnan(values)).astype(float), np.nan_to_num(values), []
-    for counts in np.array_split(_resampled(len(values), resamples, seed), math.ceil(resamples/100)):
+    for counts in np.array_split(_resampled(len(values), resamples, seed),
+                                 math.ceil(resamples/100)):
         counts = counts.astype(float)
         with np.errstate(invalid='ignore'): means.append(counts @ filled / (counts @ valid))
-    means = np.concatenate(means).round(12)   # equal values have equal means, whatever the order of the sum
+    # equal values have equal means, whatever the order of the sum
+    means = np.concatenate(means).round(12)
     found = np.full((2, values.shape[1]), math.nan)
     holes = np.isnan(means).sum(0)            # draws without any row that counts
-    for part, quantile in ((holes == 0, np.quantile), ((0 < holes) & (holes < resamples), np.nanquantile)):    # the second does the same, and is slow
+    # the second does the same, and is slow
+    for part, quantile in ((holes == 0, np.quantile), ((0 < holes) & (holes < resamples),
+                                                       np.nanquantile)):
         if part.any(): found[:, part] = quantile(means[:, part], (0.025, 0.975), axis=0)
     return found[0], found[1]
 
@@ -66,7 +73,8 @@ def mcnemar(
 
 # %% ../../nbs/measure/01_measures.ipynb #d0d68603
 def sign_flip(
-    differences: np.ndarray, # (n, m) float, second model minus first; nan where a metric does not apply
+    # (n, m) float, second model minus first; nan where a metric does not apply
+    differences: np.ndarray,
     flips: int = 10_000,     # random assignments of signs; p is never below 1/(flips + 1)
     seed: int = 0,           # same seed, same p
 ) -> np.ndarray:             # (m,) p, two-sided
@@ -99,13 +107,19 @@ def _of_task(letter: str) -> dict[str, Metric]: # column without its letter: met
     "What every task has of its own."
     task, end, none = TASKS[letter], f'_{letter.lower()}', 'empty when there are none'
     found = [
-        Metric('reward' + end, 'step', 'reward', f'mean score of the {letter} ({task.name}) completions among them; {none}',
-               'rises', -0.3, 1, 1),
-        Metric('format_share' + end, 'step', 'share of completions',
-               f'completions of {letter} that the strict parser accepts, before resampling; {none}', 'above 0.8', 0.8, 1, 1),
-        Metric('prompts' + end, 'step', 'prompts', f'{letter} prompts of the step, before resampling', 'follows env_ratio or tasks'),
-        Metric('refill_reward' + end, 'step', 'reward', f'mean score of the {letter} completions in resampling rounds; {none}',
-               f'near reward{end}', -0.3, 1, 1)]
+        Metric('reward' + end, 'step', 'reward',
+               f'mean score of the {letter} ({task.name}) completions among them; {none}', 'rises',
+               -0.3, 1, 1),
+        Metric(
+            'format_share' + end, 'step', 'share of completions',
+            f'completions of {letter} that the strict parser accepts, before resampling; {none}',
+            'above 0.8', 0.8, 1, 1),
+        Metric('prompts' + end, 'step', 'prompts',
+               f'{letter} prompts of the step, before resampling', 'follows env_ratio or tasks'),
+        Metric('refill_reward' + end, 'step', 'reward',
+               f'mean score of the {letter} completions in resampling rounds; {none}',
+               f'near reward{end}', -0.3, 1, 1)
+    ]
     return {m.name.removesuffix(end): m for m in found}
 
 
@@ -116,85 +130,138 @@ def _parts(letter: str) -> list[Metric]:
     "What each part of the reward earned, where labels pay; then those that only the rules pay."
     task, start = TASKS[letter], f'part_{letter.lower()}_'
     def metric(part, before=''):
-        return Metric(start + part.replace(' ', '_'), 'step', 'reward', f'{before}{letter}: mean reward from the part {part!r}, '
+        return Metric(start + part.replace(' ', '_'), 'step', 'reward', f'{before}{letter}: mean '
+                                                                        f'reward from the part {part!r}, '
                       'over the completions of the task, before resampling', 'rises', 0, 0.6, 1)
-    return [*map(metric, task.weights), *(metric(part, 'where the rules pay ') for part in task.by_rules if part not in task.weights)]
+
+    return [
+        *map(metric, task.weights), *(metric(part, 'where the rules pay ')
+                                      for part in task.by_rules if part not in task.weights)
+    ]
 
 # %% ../../nbs/measure/01_measures.ipynb #8833f96b
 _REWARD = (
     Metric('step', 'step', 'steps', 'optimizer steps done, counted from 1', 'reaches max_steps'),
-    Metric('reward_mean', 'step', 'reward', 'mean score of the completions of the step\'s own prompts, before resampling, '
+    Metric(
+        'reward_mean', 'step', 'reward',
+        'mean score of the completions of the step\'s own prompts, before resampling, '
         'each task at its share (env_ratio, tasks)',
         'rises, noisily; prompts differ from step to step', -0.3, 1, 1),
     Metric('reward_std', 'step', 'reward', 'standard deviation of those scores',
-        'above 0: without spread there is nothing to learn from', 1e-6),
+           'above 0: without spread there is nothing to learn from', 1e-6),
     Metric('reward_max', 'step', 'reward', 'highest of those scores',
-        'above 0; a warning when every reward is negative', 0, 1, 1),
-    *_each('reward'),
+           'above 0; a warning when every reward is negative', 0, 1, 1), *_each('reward'),
     Metric('best_reward', 'step', 'reward', 'highest reward_mean of any step so far',
-        'keeps rising', -0.3, 1, 1),
-    Metric('loss', 'step', '', 'policy objective, KL, entropy bonus and value loss, each with its weight',
-        'near 0; its size says nothing about progress'),
-    Metric('running_reward_mean', 'step', 'reward',
-        'running mean (EMA) over all that was asked first, which normalize_rewards takes off; empty when it is off', 'follows reward_mean, smoothly'),
-    Metric('running_reward_std', 'step', 'reward', 'running standard deviation (EMA) that '
-        'normalize_rewards divides by; empty when it is off', 'steady; at 0 the rewards have collapsed', 1e-6),
-    Metric('baseline_reward', 'step', 'reward', 'running mean of the steps before, '
+           'keeps rising', -0.3, 1, 1),
+    Metric('loss', 'step', '',
+           'policy objective, KL, entropy bonus and value loss, each with its weight',
+           'near 0; its size says nothing about progress'),
+    Metric(
+        'running_reward_mean', 'step', 'reward',
+        'running mean (EMA) over all that was asked first, which normalize_rewards takes off; empty when it is off',
+        'follows reward_mean, smoothly'),
+    Metric(
+        'running_reward_std', 'step', 'reward', 'running standard deviation (EMA) that '
+        'normalize_rewards divides by; empty when it is off',
+        'steady; at 0 the rewards have collapsed', 1e-6),
+    Metric(
+        'baseline_reward', 'step', 'reward', 'running mean of the steps before, '
         'which the baseline ema compares with; empty otherwise', 'follows reward_mean, smoothly'),
-    Metric('explained_variance', 'step', '', '1 − var(return − value)/var(return) before the update; '
-        'empty without a value head', 'rises from 0 towards 1; below 0 the value head does harm', -1, 1, 1),
-    Metric('value_loss', 'step', 'squared reward',
-        'half the clipped squared error of the value head, per token; empty without a value head', 'falls'))
+    Metric('explained_variance', 'step', '',
+           '1 − var(return − value)/var(return) before the update; '
+           'empty without a value head', 'rises from 0 towards 1; below 0 the value head does harm',
+           -1, 1, 1),
+    Metric(
+        'value_loss', 'step', 'squared reward',
+        'half the clipped squared error of the value head, per token; empty without a value head',
+        'falls'))
 
 # %% ../../nbs/measure/01_measures.ipynb #867a19bd
 _POLICY = (
-    Metric('kl_nats_per_token', 'step', 'nats per token',
-        'KL(policy ‖ reference) over every sampled token of the groups that the step learned from, also of completions that were cut off: '
-        'exact with kl_estimator full (auto), otherwise k3 on the sampled tokens; measured in the last pass of the step; '
-        'with kl_coef 0 kl_asked_nats_per_token; always between the distributions that are sampled (vocabulary, temperature, top_k, top_p)',
+    Metric(
+        'kl_nats_per_token', 'step', 'nats per token',
+        'KL(policy ‖ reference) over every sampled token of the groups that the step learned '
+        'from, also of completions that were cut off: '
+        'exact with kl_estimator full (auto), otherwise k3 on the sampled tokens; measured in the '
+        'last pass of the step; '
+        'with kl_coef 0 kl_asked_nats_per_token; always between the distributions that are '
+        'sampled (vocabulary, temperature, top_k, top_p)',
         'grows slowly; above 0.5 the policy has left its start far behind', -0.01, 0.5),
-    Metric('kl_nats_per_sequence', 'step', 'nats per sequence', 'the same, summed over a completion; '
-        'kl_controller and the health check use it', 'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
-    Metric('kl_asked_nats_per_token', 'step', 'nats per token', 'exact KL to the reference, or with kl_coef 0 to the starting weights, over every sampled token '
+    Metric('kl_nats_per_sequence', 'step', 'nats per sequence',
+           'the same, summed over a completion; '
+           'kl_controller and the health check use it',
+           'near kl_target with a controller; above 30 something is wrong', -0.1, 30),
+    Metric(
+        'kl_asked_nats_per_token', 'step', 'nats per token',
+        'exact KL to the reference, or with kl_coef 0 to the starting weights, over every sampled token '
         'of the prompts first asked, groups without signal included; before the update, every kl_every steps',
-        'a little below kl_nats_per_token, because groups without signal have moved less', -0.01, 0.5),
-    Metric('kl_asked_nats_per_sequence', 'step', 'nats per sequence', 'the same, summed over a completion', 'a little below kl_nats_per_sequence', -0.1, 30),
+        'a little below kl_nats_per_token, because groups without signal have moved less', -0.01,
+        0.5),
+    Metric('kl_asked_nats_per_sequence', 'step', 'nats per sequence',
+           'the same, summed over a completion', 'a little below kl_nats_per_sequence', -0.1, 30),
     Metric('kl_coef', 'step', '',
-        'weight of the KL in this step, after warm-up and controller; empty when it is 0',
-        'stays between its clamps'),
-    Metric('entropy_nats', 'step', 'nats per token', 'mean entropy of the distribution that is sampled (vocabulary, temperature, top_k, top_p), '
+           'weight of the KL in this step, after warm-up and controller; empty when it is 0',
+           'stays between its clamps'),
+    Metric(
+        'entropy_nats', 'step', 'nats per token',
+        'mean entropy of the distribution that is sampled (vocabulary, temperature, top_k, top_p), '
         'over every sampled token', 'falls slowly; at 0 every sample of a group is the same', 1e-3),
-    Metric('distinct_share', 'step', 'share of completions', 'distinct completions of a prompt, among all that '
-        'the step learned from', 'above 0.2; where all completions are the same, there is nothing to compare', 0.05, 1),
-    Metric('clip_share_low', 'step', 'share of tokens', 'tokens whose ratio fell below 1 − clip_low '
-        'and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0, 0.2),
-    Metric('clip_share_high', 'step', 'share of tokens', 'tokens whose ratio rose above 1 + clip_high '
-        'and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0, 0.2),
+    Metric('distinct_share', 'step', 'share of completions',
+           'distinct completions of a prompt, among all that '
+           'the step learned from',
+           'above 0.2; where all completions are the same, there is nothing to compare', 0.05, 1),
+    Metric('clip_share_low', 'step', 'share of tokens',
+           'tokens whose ratio fell below 1 − clip_low '
+           'and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0,
+           0.2),
+    Metric('clip_share_high', 'step', 'share of tokens',
+           'tokens whose ratio rose above 1 + clip_high '
+           'and was clipped', '0 with one inner step; below 0.2 otherwise (gspo clips more)', 0,
+           0.2),
     Metric('ratio_max', 'step', '', 'largest ratio of new to old probability of a sampled token',
-        '1 with one inner step; below 10 otherwise', 0, 10))
+           '1 with one inner step; below 10 otherwise', 0, 10))
 
 # %% ../../nbs/measure/01_measures.ipynb #d152dc21
 _POLICY += (
-    Metric('zero_signal_share', 'step', 'share of groups',
+    Metric(
+        'zero_signal_share', 'step', 'share of groups',
         'groups whose completions all scored the same, among the step\'s own prompts, before resampling',
-        'below 0.5; higher wastes rollouts: prompts too easy, too hard, or too little entropy', 0, 0.5),
-    Metric('truncated_share', 'step', 'share of completions',
-        'completions that reached the length their task allows without an end token, before resampling', 'below 0.05', 0, 0.05),
+        'below 0.5; higher wastes rollouts: prompts too easy, too hard, or too little entropy', 0,
+        0.5),
+    Metric(
+        'truncated_share', 'step', 'share of completions',
+        'completions that reached the length their task allows without an end token, before resampling',
+        'below 0.05', 0, 0.05),
     Metric('format_share', 'step', 'share of completions',
-        'completions that the strict parser accepts, before resampling', 'above 0.8', 0.8, 1, 1),
-    *_each('format_share'),
-    Metric('eval_spread', 'step', 'win probability', 'P: best less worst evaluation of an answer, mean over the answers that can be read, before resampling',
+           'completions that the strict parser accepts, before resampling', 'above 0.8', 0.8, 1,
+           1), *_each('format_share'),
+    Metric(
+        'eval_spread', 'step', 'win probability',
+        'P: best less worst evaluation of an answer, mean over the answers that can be read, before resampling',
         'steady; near 0 the answers say nothing about their moves', 0.01, 1),
-    Metric('eval_distance', 'step', 'win probability', 'P: distance of evaluations from those of the label, mean over the moves that both name; empty without labels', 'falls', 0, 0.25, -1),
-    Metric('falling_share', 'step', 'share of answers', 'P: answers whose evaluations never rise from one candidate to the next', 'steady', 0, 1),
-    Metric('first_share', 'step', 'share of answers', 'P: answers whose B is the first candidate', 'steady', 0, 1),
-    Metric('alphabet_share', 'step', 'share of answers', 'P: answers whose candidates stand in the order of the alphabet',
-        'near 0; when it rises, moves come by name and not by worth', 0, 0.5, -1),
-    Metric('completion_tokens', 'step', 'tokens', 'tokens of all completions the step learned from, '
-        'end tokens included', 'steady; sudden growth or collapse is a warning'),
-    Metric('trained_tokens', 'step', 'tokens', 'of these, the tokens that the loss sees in its last pass; those of completions that were cut off are left out with mask_truncated',
+    Metric(
+        'eval_distance', 'step', 'win probability',
+        'P: distance of evaluations from those of the label, mean over the moves that both name; '
+        'empty without labels',
+        'falls', 0, 0.25, -1),
+    Metric('falling_share', 'step', 'share of answers',
+           'P: answers whose evaluations never rise from one candidate to the next', 'steady', 0,
+           1),
+    Metric('first_share', 'step', 'share of answers', 'P: answers whose B is the first candidate',
+           'steady', 0, 1),
+    Metric('alphabet_share', 'step', 'share of answers',
+           'P: answers whose candidates stand in the order of the alphabet',
+           'near 0; when it rises, moves come by name and not by worth', 0, 0.5, -1),
+    Metric('completion_tokens', 'step', 'tokens',
+           'tokens of all completions the step learned from, '
+           'end tokens included', 'steady; sudden growth or collapse is a warning'),
+    Metric(
+        'trained_tokens', 'step', 'tokens',
+        'of these, the tokens that the loss sees in its last pass; those of completions that were '
+        'cut off are left out with mask_truncated',
         'near completion_tokens; at 0 nothing can be learned', 1),
-    Metric('sampling_gap_nats', 'step', 'nats',
+    Metric(
+        'sampling_gap_nats', 'step', 'nats',
         'largest difference between a log-probability at sampling and at scoring, '
         'before the first update of the step',
         'below 0.001 in float32: the two code paths are the same function', 0, 0.01))
@@ -202,81 +269,114 @@ _POLICY += (
 # %% ../../nbs/measure/01_measures.ipynb #c181216c
 _WORK = (
     Metric('grad_norm', 'step', '', 'norm of the gradient before clipping',
-        'steady; spikes are cut at grad_clip'),
+           'steady; spikes are cut at grad_clip'),
     Metric('learning_rate', 'step', '', 'of AdamW in this step',
-        'warm-up, then a cosine; times recovery_lr_factor for each recovery'),
+           'warm-up, then a cosine; times recovery_lr_factor for each recovery'),
     Metric('weight_norm', 'step', '', 'norm of all weights after the step', 'moves slowly'),
-    Metric('skipped', 'step', 'steps', '1 when a loss or a gradient that was not finite '
-        'ended the step (its first pass: no weight was moved); skip_reason in the same row says which', '0', 0, 0),
-    Metric('recoveries', 'step', 'recoveries', 'how often the run had gone back to its '
+    Metric(
+        'skipped', 'step', 'steps', '1 when a loss or a gradient that was not finite '
+        'ended the step (its first pass: no weight was moved); skip_reason in the same row says which',
+        '0', 0, 0),
+    Metric(
+        'recoveries', 'step', 'recoveries', 'how often the run had gone back to its '
         'stable checkpoint by then; the discarded steps are in metrics-discarded.jsonl', '0', 0, 0),
-    Metric('health', 'step', 'level',
-        'worst signal of run.health about the model (not the machine): '
+    Metric(
+        'health', 'step', 'level', 'worst signal of run.health about the model (not the machine): '
         '0 well, 1 warning, 2 the run goes back or stops', '0', 0, 0),
     Metric('memory_gb', 'step', 'GB', 'memory of the process after the step (resident set)',
-        'flat after the first steps'),
-    Metric('memory_gpu_gb', 'step', 'GB', 'most memory that tensors on the GPU took during the step; empty without a GPU',
-        'flat after the first steps'),
-    *_each('prompts'),
-    Metric('refills', 'step', 'rounds', 'resampling rounds (dynamic sampling): prompts whose groups had zero variance are replaced',
+           'flat after the first steps'),
+    Metric('memory_gpu_gb', 'step', 'GB',
+           'most memory that tensors on the GPU took during the step; empty without a GPU',
+           'flat after the first steps'), *_each('prompts'),
+    Metric(
+        'refills', 'step', 'rounds',
+        'resampling rounds (dynamic sampling): prompts whose groups had zero variance are replaced',
         'below max_refills'),
-    Metric('refill_prompts', 'step', 'prompts', 'prompts of these rounds', 'well below prompts_per_step'),
-    *_each('refill_reward'),
+    Metric('refill_prompts', 'step', 'prompts', 'prompts of these rounds',
+           'well below prompts_per_step'), *_each('refill_reward'),
     Metric('time_rollout_s', 'step', 'seconds', 'sampling completions', 'most of the step'),
     Metric('time_score_s', 'step', 'seconds', 'scoring completions', 'little'),
     Metric('time_update_s', 'step', 'seconds', 'forward, backward, optimizer',
-        'about as much as sampling, or less'),
+           'about as much as sampling, or less'),
     Metric('time_s', 'step', 'seconds', 'the whole step', 'steady'),
-    Metric('engine_restarts', 'step', 'engines', 'reward_source engine: '
-        'Stockfish processes that died or hung and were started again, so far in the run', '0', 0, 0),
-    Metric('engine_lost', 'step', '',
-        'reward_source engine: 1 once Stockfish has failed twice; from then on P is scored with the labels of the rows',
-        '0', 0, 0),
-    *(m for letter in TASKS for m in _parts(letter)))
+    Metric(
+        'engine_restarts', 'step', 'engines', 'reward_source engine: '
+        'Stockfish processes that died or hung and were started again, so far in the run', '0', 0,
+        0),
+    Metric(
+        'engine_lost', 'step', '',
+        'reward_source engine: 1 once Stockfish has failed twice; from then on P is scored with '
+        'the labels of the rows',
+        '0', 0, 0), *(m for letter in TASKS for m in _parts(letter)))
 
 _STEP = _REWARD + _POLICY + _WORK
 
 # %% ../../nbs/measure/01_measures.ipynb #c5675087
-def _share(name, task, definition): return Metric(name, 'eval', 'share of prompts', definition, 'rises', 0, 1, 1, task, 'share')
-def _mean(name, task, unit, definition): return Metric(name, 'eval', unit, definition, 'rises', 0, 1, 1, task, 'mean')
-def _error(name, task, unit, definition): return Metric(name, 'eval', unit, definition, 'falls', 0, math.inf, -1, task, 'mean')
+def _share(name, task, definition):
+    return Metric(name, 'eval', 'share of prompts', definition, 'rises', 0, 1, 1, task, 'share')
 
+
+def _mean(name, task, unit, definition):
+    return Metric(name, 'eval', unit, definition, 'rises', 0, 1, 1, task, 'mean')
+
+
+def _error(name, task, unit, definition):
+    return Metric(name, 'eval', unit, definition, 'falls', 0, math.inf, -1, task, 'mean')
+
+# %% ../../nbs/measure/01_measures.ipynb #9f24fbdd
 FEN_FIELDS = ('placement', 'side', 'castling', 'en_passant', 'halfmove', 'fullmove')
 
 METRICS = (
-    Metric('reward', 'eval', 'reward', 'total of the scorer, -0.3 to 1', 'rises', -0.3, 1, 1, '', 'mean'),
-    _share('format_valid', '', 'the strict parser accepts the completion'),
+    Metric('reward', 'eval', 'reward', 'total of the scorer, -0.3 to 1', 'rises', -0.3, 1, 1, '',
+           'mean'), _share('format_valid', '', 'the strict parser accepts the completion'),
     _share('legal_best', 'P', 'B is a legal move'),
     _share('best_move', 'P', 'B has the highest eval of the label (repaired label; ties count)'),
-    _share('best_move_published', 'P', 'B is the best move as published (wrong for Black); only rows that have one'),
-    _mean('top5_overlap', 'P', 'share of moves', "share of the label's moves among the first five distinct moves listed"),
-    _error('eval_error', 'P', 'win probability',
-           'mean absolute error in win probability (0 to 1) over moves listed by both; nan when there are none'),
-    _error('regret', 'P', 'win probability',
-           'win probability (0 to 1) lost by B against the best move; legal but not in the label: '
-           "as the label's worst; illegal or missing: all of it; only rows whose label lists five moves, or all"),
-    _share('coherence', 'P', 'the answer is self-consistent: format, five distinct legal moves (or all there are), B the best of its own evaluations, which are not all equal'),
-    _share('mate_in_one', 'P', 'B mates; only rows where some legal move mates'),
+    _share('best_move_published', 'P',
+           'B is the best move as published (wrong for Black); only rows that have one'),
+    _mean('top5_overlap', 'P', 'share of moves',
+          "share of the label's moves among the first five distinct moves listed"),
+    _error(
+        'eval_error', 'P', 'win probability',
+        'mean absolute error in win probability (0 to 1) over moves listed by both; nan when there are none'
+    ),
+    _error(
+        'regret', 'P', 'win probability',
+        'win probability (0 to 1) lost by B against the best move; legal but not in the label: '
+        "as the label's worst; illegal or missing: all of it; only rows whose label lists five moves, or all"
+    ),
+    _share(
+        'coherence', 'P',
+        'the answer is self-consistent: format, five distinct legal moves (or all there are), B '
+        'the best of its own evaluations, which are not all equal'
+    ), _share('mate_in_one', 'P', 'B mates; only rows where some legal move mates'),
     _share('exact', 'A', 'the whole line is right'),
-    _error('levenshtein', 'A', 'share of characters',
-           'edit distance to the truth, divided by the longer length: 0 exact, 1 nothing in common'),
+    _error(
+        'levenshtein', 'A', 'share of characters',
+        'edit distance to the truth, divided by the longer length: 0 exact, 1 nothing in common'),
     _share('fen_exact', 'A', 'the text before the first + is the next FEN'),
-    _mean('squares_changed', 'A', 'share of squares', 'share of the squares that had to change and are right; nan when none had to'),
-    _mean('squares_kept', 'A', 'share of squares', 'share of the squares that had to stay and are right'),
-    *(_share(f'fen_{f}', 'A', f'field {i} of the FEN is right') for i, f in enumerate(FEN_FIELDS, 1)),
-    *(_share(f'{f}_accuracy', 'A', f'{what} right, as text') for f, what in (
-        ('reward', 'the reward field is'), ('terminated', 'the terminated flag is'),
-        ('truncated', 'the truncated flag is'), ('suffix', 'all three fields after the FEN are'))),
+    _mean('squares_changed', 'A', 'share of squares',
+          'share of the squares that had to change and are right; nan when none had to'),
+    _mean('squares_kept', 'A', 'share of squares',
+          'share of the squares that had to stay and are right'),
+    *(_share(f'fen_{f}', 'A', f'field {i} of the FEN is right')
+      for i, f in enumerate(FEN_FIELDS, 1)),
+    *(_share(f'{f}_accuracy', 'A', f'{what} right, as text')
+      for f, what in (('reward', 'the reward field is'), ('terminated', 'the terminated flag is'),
+                      ('truncated', 'the truncated flag is'),
+                      ('suffix', 'all three fields after the FEN are'))),
     *(_share(f'{f}_accuracy_constant', 'A', f'{f}_accuracy of the constant suffix +0.001+0+0')
       for f in ('reward', 'terminated', 'truncated', 'suffix')),
-    *(_share(f'recall_{c}', 'A', f'suffix_accuracy among the rows whose truth is: {c}') for c in OUTCOMES.values()))
+    *(_share(f'recall_{c}', 'A', f'suffix_accuracy among the rows whose truth is: {c}')
+      for c in OUTCOMES.values()))
 
-ENGINE_METRICS = (   # only when Stockfish is asked
-    _share('best_move_engine', 'P', "B has the highest eval of Stockfish's own search (ties count)"),
+ENGINE_METRICS = ( # only when Stockfish is asked
+    _share('best_move_engine', 'P',
+           "B has the highest eval of Stockfish's own search (ties count)"),
     _error('regret_engine', 'P', 'win probability', "regret against Stockfish's own search"))
 
 # %% ../../nbs/measure/01_measures.ipynb #7a5c4006
-for letter in ('P', 'A'): complete(letter, metrics=tuple(m for m in METRICS + ENGINE_METRICS if m.task == letter))
+for letter in ('P', 'A'):
+    complete(letter, metrics=tuple(m for m in METRICS + ENGINE_METRICS if m.task == letter))
 LOGGED = {m.name: m for m in _STEP + METRICS}  # every number a report shows, of P and A
 
 def metrics_of(
@@ -289,28 +389,43 @@ def metrics_of(
 
 def every_metric() -> dict[str, Metric]: # by name
     "`LOGGED`, and what tasks have that were registered since."
-    own = [m for letter in TASKS for m in (*_of_task(letter).values(), *_parts(letter), *metrics_of(letter))]
+    own = [
+        m for letter in TASKS
+        for m in (*_of_task(letter).values(), *_parts(letter), *metrics_of(letter))
+    ]
     return LOGGED | {m.name: m for m in own if m.name not in LOGGED}
 
 # %% ../../nbs/measure/01_measures.ipynb #7a5c4004
 _PEOPLE = dict(label='people', check='people')
 
-complete('A', heading='A right', aims=(
-    Aim("A right, people's games, history of 1", 'exact', 'people, history 1', said="right answers about people's games", **_PEOPLE),
-    *(Aim(f'A right, {name}, history of {k}', 'exact', f'{source}, history {k}', label=name*(k == 1), check=source*(k == 1))
-      for name, source in dict(quiet='quiet', checks='check', mates='mate').items() for k in (1, 4, 10)),
-    Aim('A right, random armies, history of 1', 'exact', 'armies, history 1', label='armies', check='armies'),
-    Aim('A right', 'exact', guard=True, label='A right', check='A right'),
-    Aim('A: illegal moves seen', 'recall_illegal', guard=True)),
-    shown=('reward', 'format_valid', 'exact', 'fen_exact', 'squares_changed', 'levenshtein', 'suffix_accuracy', 'recall_mate'))
-complete('P', heading='P self-consistent', aims=(
-    Aim("P self-consistent, people's games", 'coherence', 'people', said="self-consistent answers about people's games", **_PEOPLE),
-    Aim('P self-consistent, deep random games', 'coherence', 'deep', label='deep', check='deep'),
-    Aim('P self-consistent, random armies', 'coherence', 'armies', label='armies'),
-    Aim("P names Stockfish's best move", 'best_move', guard=True, label='best move', check='best move', said="Stockfish's best move"),
-    Aim('P: of the five best, named', 'top5_overlap', guard=True, label='five best'),
-    Aim('P: error of evaluations', 'eval_error', guard=True)), tiles=('coherence', 'legal_best', 'regret'),
-    shown=('reward', 'coherence', 'legal_best', 'best_move', 'top5_overlap', 'regret', 'eval_error', 'mate_in_one'))
+complete(
+    'A', heading='A right',
+    aims=(Aim("A right, people's games, history of 1", 'exact', 'people, history 1',
+              said="right answers about people's games", **_PEOPLE),
+          *(Aim(f'A right, {name}, history of {k}', 'exact', f'{source}, history {k}', label=name*
+                (k == 1), check=source*(k == 1))
+            for name, source in dict(quiet='quiet', checks='check', mates='mate').items()
+            for k in (1, 4, 10)),
+          Aim('A right, random armies, history of 1', 'exact', 'armies, history 1', label='armies',
+              check='armies'), Aim('A right', 'exact', guard=True, label='A right',
+                                   check='A right'),
+          Aim('A: illegal moves seen', 'recall_illegal', guard=True)),
+    shown=('reward', 'format_valid', 'exact', 'fen_exact', 'squares_changed', 'levenshtein',
+           'suffix_accuracy', 'recall_mate'))
+complete(
+    'P', heading='P self-consistent',
+    aims=(Aim("P self-consistent, people's games", 'coherence', 'people',
+              said="self-consistent answers about people's games", **_PEOPLE),
+          Aim('P self-consistent, deep random games', 'coherence', 'deep', label='deep',
+              check='deep'),
+          Aim('P self-consistent, random armies', 'coherence', 'armies', label='armies'),
+          Aim("P names Stockfish's best move", 'best_move', guard=True, label='best move',
+              check='best move', said="Stockfish's best move"),
+          Aim('P: of the five best, named', 'top5_overlap', guard=True,
+              label='five best'), Aim('P: error of evaluations', 'eval_error',
+                                      guard=True)), tiles=('coherence', 'legal_best', 'regret'),
+    shown=('reward', 'coherence', 'legal_best', 'best_move', 'top5_overlap', 'regret', 'eval_error',
+           'mate_in_one'))
 
 def aims_of(
     guard: bool, # those that should stay, or those that should get better?

@@ -46,7 +46,8 @@ def mating_moves(
 
 # %% ../../nbs/measure/02_metrics.ipynb #30d8640d
 def _read(prompt, completion):
-    "The typed answer (None when the lenient parser fails too), and whether the strict parser accepted it."
+    """The typed answer (None when the lenient parser fails too), and whether the strict parser
+    accepted it."""
     for strict in (True, False):
         try: return parse_completion(prompt, completion, strict=strict), strict
         except ValueError: pass
@@ -56,25 +57,28 @@ def _read(prompt, completion):
 def _judge_by_rules(example, answer, strict):
     "What can be said of an answer to P without a label."
     mates, best = mating_moves(example.fen), answer.best if answer else ''
-    return dict(format_valid=strict, legal_best=best in legal_moves(example.fen), coherence=strict and is_coherent(example.fen, answer),
+    return dict(format_valid=strict, legal_best=best in legal_moves(example.fen), coherence=strict
+                and is_coherent(example.fen, answer),
                 mate_in_one=best in mates if mates else math.nan)
 
 
 def _judge_policy(example, completion, engine):
     answer, strict = _read(example.prompt(), completion)
-    found = _judge_by_label(example, answer, strict) if example.target else _judge_by_rules(example, answer, strict)
+    found = (_judge_by_label(example, answer, strict) if example.target else _judge_by_rules(
+        example, answer, strict))
     if engine:
         best = answer.best if answer else ''
-        found |= dict(best_move_engine=dict(zip(engine.moves, engine.evals)).get(best) == max(engine.evals),
-                      regret_engine=regret(engine, example.fen, best))
+        found |= dict(
+            best_move_engine=dict(zip(engine.moves, engine.evals)).get(best) == max(engine.evals),
+            regret_engine=regret(engine, example.fen, best))
     return found
 
 
 def _judge_by_label(example, answer, strict):
     "What can be said of an answer to P with one."
     moves, evals, best = (answer.moves, answer.evals, answer.best) if answer else ((), (), '')
-    truth, top, legal = (dict(zip(example.target.moves, example.target.evals)), max(example.target.evals),
-                         legal_moves(example.fen))
+    truth, top, legal = (dict(zip(example.target.moves, example.target.evals)),
+                         max(example.target.evals), legal_moves(example.fen))
     errors = [abs(win_probability(e) - win_probability(truth[m]))
               for m, e in dict(zip(moves, evals)).items() if m in truth]
     mates, published, whole = (mating_moves(example.fen), example.published_best,
@@ -119,7 +123,10 @@ def _outcome(
 # %% ../../nbs/measure/02_metrics.ipynb #1e0a6b93
 def _squares(fen):
     "64 characters, rank 8 first, '.' for empty; None when the placement is not a board."
-    ranks = [''.join('.'*int(c) if c in '12345678' else c for c in rank) for rank in fen.split(' ')[0].split('/')]
+    ranks = [
+        ''.join('.'*int(c) if c in '12345678' else c for c in rank)
+        for rank in fen.split(' ')[0].split('/')
+    ]
     return ''.join(ranks) if [len(r) for r in ranks] == [8]*8 else None
 
 
@@ -133,21 +140,28 @@ def _judge_transition(example, completion, engine):
     fields, right = (completion.split('+') + ['']*4)[:4], truth.split('+')
     before, after, said = _squares(example.fen), _squares(right[0]), _squares(fields[0]) or '?'*64
     fen_fields = (fields[0].split(' ') + ['']*6)[:6]
-    suffix = {f: fields[i] == right[i] for i, f in enumerate(('reward', 'terminated', 'truncated'), 1)}
+    suffix = {
+        f: fields[i] == right[i]
+        for i, f in enumerate(('reward', 'terminated', 'truncated'), 1)
+    }
     constant = dict(zip(suffix, (a == b for a, b in zip(('0.001', '0', '0'), right[1:]))))
-    suffix['suffix'], constant['suffix'] = completion.split('+')[1:] == right[1:], all(constant.values())
+    suffix['suffix'], constant['suffix'] = completion.split('+')[1:] == right[1:], all(
+        constant.values())
     kind = _outcome(example.target)
     return dict(
-        format_valid=_read(example.prompt(), completion)[1],
-        exact=completion == truth,
-        levenshtein=levenshtein(completion, truth) / max(len(completion), len(truth)),
-        fen_exact=fields[0] == right[0],
-        squares_changed=_share((s, a) for b, a, s in zip(before, after, said) if b != a),
-        squares_kept=_share((s, a) for b, a, s in zip(before, after, said) if b == a),
-        **{f'fen_{name}': a == b for name, a, b in zip(FEN_FIELDS, fen_fields, right[0].split(' '))},
-        **{f'{f}_accuracy': ok for f, ok in suffix.items()},
-        **{f'{f}_accuracy_constant': ok for f, ok in constant.items()},
-        **{f'recall_{c}': suffix['suffix'] if c == kind else math.nan for c in OUTCOMES.values()})
+        format_valid=_read(example.prompt(), completion)[1], exact=completion == truth,
+        levenshtein=levenshtein(completion, truth)/max(len(completion), len(truth)),
+        fen_exact=fields[0] == right[0], squares_changed=_share(
+            (s, a) for b, a, s in zip(before, after, said) if b != a), squares_kept=_share(
+                (s, a) for b, a, s in zip(before, after, said) if b == a), **{
+                    f'fen_{name}': a == b
+                    for name, a, b in zip(FEN_FIELDS, fen_fields, right[0].split(' '))
+                }, **{f'{f}_accuracy': ok
+                      for f, ok in suffix.items()},
+        **{f'{f}_accuracy_constant': ok
+           for f, ok in constant.items()},
+        **{f'recall_{c}': suffix['suffix'] if c == kind else math.nan
+           for c in OUTCOMES.values()})
 
 # %% ../../nbs/measure/02_metrics.ipynb #b735a438
 complete('P', judge=_judge_policy)
@@ -163,7 +177,8 @@ def judge(
     example: Example, # the prompt and its truth
     completion: str,  # the answer of a model, without the end token
     engine: PolicyAnswer|None = None, # Stockfish's answer to a P prompt, where it was asked
-) -> dict[str, float]: # metric -> value, for the metrics of the example's task; nan where one does not apply
+# metric -> value, for the metrics of the example's task; nan where one does not apply
+) -> dict[str, float]:
     "Everything measured about one completion."
     found = (example.of_task.judge or _judge_whole)(example, completion, engine)
     if example.target: found['reward'] = score(example.prompt(), completion, example.target).total
@@ -184,7 +199,8 @@ def phase_of(
 
 def row_class(
     example: Example, # any
-) -> str:             # A: one of the values of `OUTCOMES`; P: 'mate_in_one' or 'other'; else as the task says
+# A: one of the values of `OUTCOMES`; P: 'mate_in_one' or 'other'; else as the task says
+) -> str:
     "The class a row is reported under."
     return example.of_task.row_class(example)
 

@@ -54,13 +54,16 @@ def _people():
 @cache
 def reserved_positions() -> frozenset[int]: # see `position_hash`
     "People's positions and those of `STRANGE`: no training may use them, whatever their split."
-    with (importlib.resources.files('rookworld_nb')/'assets'/'reserved.npy').open('rb') as f: return frozenset(np.load(f).tolist())
+    with (importlib.resources.files('rookworld_nb')/'assets'/'reserved.npy').open('rb') as f:
+        return frozenset(np.load(f).tolist())
 
 # %% ../../nbs/measure/07_probes.ipynb #7702edbb
 def _asked(name, row, length):
     "An A row with a history of so many half-moves, the move itself among them."
     fen, uci, before = row
-    return replace(env_example(fen, uci, ' '.join(before.split()[-(length - 1):] if length > 1 else [])), source=f'{name}, history {length}')
+    return replace(
+        env_example(fen, uci, ' '.join(before.split()[-(length - 1):] if length > 1 else [])),
+        source=f'{name}, history {length}')
 
 
 def _ends():
@@ -75,16 +78,32 @@ def _ends():
 def _some_moves(name, positions, length):
     "A random legal move in each position."
     rng = random.Random(name)
-    return [_asked(name, (fen, rng.choice(sorted(m.uci() for m in chess.Board(fen).legal_moves)), history), length) for fen, history in positions]
+    return [
+        _asked(name, (fen, rng.choice(sorted(m.uci()
+                                             for m in chess.Board(fen).legal_moves)), history),
+               length) for fen, history in positions
+    ]
 
 
 def _strange(name): return [(fen, '') for fen in strange_positions(name)[:300]]
 
-def _games(): return [_asked(name, row, 10) for name in ('games 10-90', 'games 90-160', 'promotions', 'castling', 'en passant') for row in _drawn()[name]]
+
+def _games():
+    return [
+        _asked(name, row, 10)
+        for name in ('games 10-90', 'games 90-160', 'promotions', 'castling', 'en passant')
+        for row in _drawn()[name]
+    ]
 
 def _policy():
-    sets = {'people': _people()[:300], 'deep': _drawn()['deep'], 'armies': _strange('armies'), 'chess960': _strange('chess960'), 'endings': _drawn()['endings']}
-    return [Example(PolicyTask(fen), source=name) for name, positions in sets.items() for fen, *_ in positions]
+    sets = {
+        'people': _people()[:300], 'deep': _drawn()['deep'], 'armies': _strange('armies'),
+        'chess960': _strange('chess960'), 'endings': _drawn()['endings']
+    }
+    return [
+        Example(PolicyTask(fen), source=name) for name, positions in sets.items()
+        for fen, *_ in positions
+    ]
 
 # %% ../../nbs/measure/07_probes.ipynb #e74375fc
 def _with_fields(fen, clock=None, number=None):
@@ -97,10 +116,16 @@ def _clocks():
     "100 quiet moves as they are; then with other counters, another history, a shorter history."
     quiet, found = _drawn()['quiet'], []
     rows, others = quiet[:100], [before for _, _, before in quiet[-100:]]
-    def ask(source, rows, length=10): found.extend(replace(_asked('', row, length), source=source) for row in rows)
+
+    def ask(source, rows, length=10):
+        found.extend(replace(_asked('', row, length), source=source) for row in rows)
     ask('as they are', rows)
-    for n in (1, 20, 120, 160, 220, 300): ask(f'move number {n}', [(_with_fields(fen, number=n), uci, before) for fen, uci, before in rows])
-    for n in (30, 70, 96, 120, 140): ask(f'half-move clock {n}', [(_with_fields(fen, clock=n), uci, before) for fen, uci, before in rows])
+    for n in (1, 20, 120, 160, 220, 300):
+        ask(f'move number {n}',
+            [(_with_fields(fen, number=n), uci, before) for fen, uci, before in rows])
+    for n in (30, 70, 96, 120, 140):
+        ask(f'half-move clock {n}',
+            [(_with_fields(fen, clock=n), uci, before) for fen, uci, before in rows])
     ask("another game's history", [(fen, uci, other) for (fen, uci, _), other in zip(rows, others)])
     ask('history of six', rows, 6)
     return found
@@ -108,33 +133,50 @@ def _clocks():
 # %% ../../nbs/measure/07_probes.ipynb #3ea977c6
 @dataclass(frozen=True)
 class Probe:
-    "A fixed list of questions; the sources of one list differ in what their names say, and in little else."
+    """A fixed list of questions; the sources of one list differ in what their names say, and in
+    little else."""
     meaning: str    # what is asked
     make: Callable  # () -> its Examples
     sha256: str     # of sources, questions and answers
 
+
 PROBES = {
-    'ends': Probe('A: moves that end the game, and near misses', _ends, '80b8527e70e81a19503715748d005d17d1572313e5d20ef24f32da567bdf17c1'),
-    'people': Probe("A: a random legal move in positions of people's games", lambda: [e for k in (1, 9) for e in _some_moves('people', _people(), k)], 'df25ff266a858a5c8202ecb90b439d214c42f6788c01e4bb70d90dea270c54e5'),
-    'armies': Probe('A: a random legal move, random material on random squares', lambda: _some_moves('armies', _strange('armies'), 1), 'c72bb93619f73cb8984c11ff4c8f25c8d27409a85021d1c4242bac7e402a4cd0'),
-    'chess960': Probe('A: a random legal move after a shuffled first rank', lambda: _some_moves('chess960', _strange('chess960'), 1), 'f6cf5d2322fbe94aee3f181f3f5ed6eb7c1f1ce0eea812fac277dae34799eb70'),
-    'games': Probe('A: moves of random games, early and late, and special moves', _games, '3cdfd4ad9f1c4f9323534a897a473bdd67f27027c606261a45a45b97a66c48ae'),
-    'clocks': Probe('A: the same quiet moves with other counters and other histories', _clocks, '11b1e4e3f3b161a7faa9c9c4528ea6a9046bcbca40b6415badb0b93cfa7deca4'),
-    'policy': Probe('P: positions without labels, judged by the rules', _policy, 'b8836581746ac56fc87a257240b61336aeac7db608b9c423e96e7e9be6586dfa')}
+    'ends': Probe('A: moves that end the game, and near misses', _ends,
+                  '80b8527e70e81a19503715748d005d17d1572313e5d20ef24f32da567bdf17c1'),
+    'people': Probe("A: a random legal move in positions of people's games",
+                    lambda: [e for k in (1, 9) for e in _some_moves('people', _people(), k)],
+                    'df25ff266a858a5c8202ecb90b439d214c42f6788c01e4bb70d90dea270c54e5'),
+    'armies': Probe('A: a random legal move, random material on random squares',
+                    lambda: _some_moves('armies', _strange('armies'), 1),
+                    'c72bb93619f73cb8984c11ff4c8f25c8d27409a85021d1c4242bac7e402a4cd0'),
+    'chess960': Probe('A: a random legal move after a shuffled first rank',
+                      lambda: _some_moves('chess960', _strange('chess960'), 1),
+                      'f6cf5d2322fbe94aee3f181f3f5ed6eb7c1f1ce0eea812fac277dae34799eb70'),
+    'games': Probe('A: moves of random games, early and late, and special moves', _games,
+                   '3cdfd4ad9f1c4f9323534a897a473bdd67f27027c606261a45a45b97a66c48ae'),
+    'clocks': Probe('A: the same quiet moves with other counters and other histories', _clocks,
+                    '11b1e4e3f3b161a7faa9c9c4528ea6a9046bcbca40b6415badb0b93cfa7deca4'),
+    'policy': Probe('P: positions without labels, judged by the rules', _policy,
+                    'b8836581746ac56fc87a257240b61336aeac7db608b9c423e96e7e9be6586dfa')
+}
 
 # %% ../../nbs/measure/07_probes.ipynb #500ada9b
 def _hash(
     rows: list[Example], # in their order
 ) -> str:                # sha256, hex
     "The checksum of sources, questions and answers, where there are any."
-    return hashlib.sha256('\n'.join(e.source + e.prompt() + (e.completion() if e.target else '') for e in rows).encode()).hexdigest()
+    return hashlib.sha256('\n'.join(e.source + e.prompt() + (e.completion() if e.target else '')
+                                    for e in rows).encode()).hexdigest()
 
 
 @cache
 def _checked(name):
     rows = tuple(PROBES[name].make())
     if (sha := _hash(rows)) != PROBES[name].sha256:
-        raise ValueError(f'probe {name!r} has changed, so results are not comparable: sha256 {sha[:12]}…, not {PROBES[name].sha256[:12]}…')
+        raise ValueError(
+            f'probe {name!r} has changed, so results are not comparable: sha256 {sha[:12]}…, not '
+            f'{PROBES[name].sha256[:12]}…'
+        )
     return rows
 
 
@@ -143,23 +185,29 @@ def probe_rows(
     n: int|None = None, # of each source, the first so many; None: all
 ) -> list[Example]:     # the same every time
     "The rows of a probe. Raises ValueError when their checksum has changed."
-    if name not in PROBES: raise ValueError(f'unknown probe {name!r}: expected one of {", ".join(PROBES)}')
+    if name not in PROBES:
+        raise ValueError(f'unknown probe {name!r}: expected one of {", ".join(PROBES)}')
     seen = Counter()
-    return [e for e in _checked(name) if n is None or (seen.update([e.source]) or seen[e.source] <= n)]
+    return [
+        e for e in _checked(name) if n is None or (seen.update([e.source]) or seen[e.source] <= n)
+    ]
 
 # %% ../../nbs/measure/07_probes.ipynb #91924ec4
 def _share(metric, right, task, source):
     "A share with its interval, as a line of `summarize`."
     low, high = wilson(value := float(np.mean(right)), len(right))
-    return dict(metric=metric, value=value, low=low, high=high, n=len(right), task=task, slice=f'source:{source}')
+    return dict(metric=metric, value=value, low=low, high=high, n=len(right), task=task,
+                slice=f'source:{source}')
 
 
 def false_ends(
     judged: pd.DataFrame, # see `judge_texts`; one answer per prompt
 ) -> pd.DataFrame:        # columns metric, value, low, high, n, task, slice
-    "How often the game goes on and the answer says that it is over (false_end), and how often it is over and the answer does not say so (missed_end)."
+    """How often the game goes on and the answer says that it is over (false_end), and how often it
+    is over and the answer does not say so (missed_end)."""
     rows = judged[judged.task == 'A']
-    over, said = rows['class'].isin(['mate', 'draw']), rows.completion.str.split('+').str[2:3].str.join('') == '1'
+    over, said = rows['class'].isin(['mate', 'draw'
+                                     ]), rows.completion.str.split('+').str[2:3].str.join('') == '1'
     found = []
     for source in rows.source.unique():
         mine = rows.source == source
@@ -168,7 +216,8 @@ def false_ends(
     return pd.DataFrame(found)
 
 # %% ../../nbs/measure/07_probes.ipynb #e097dd58
-def _mirrored(uci): return ''.join(str(9 - int(c)) if c.isdigit() else c for c in uci)    # the move with colours exchanged
+# the move with colours exchanged
+def _mirrored(uci): return ''.join(str(9 - int(c)) if c.isdigit() else c for c in uci)
 
 _CHANGES = {'as it is': lambda fen: fen,
            **{f'move number {n}': partial(_with_fields, number=n) for n in (1, 40, 120)},
@@ -183,9 +232,15 @@ def same_best(
 ) -> pd.DataFrame:      # columns metric, value, low, high, n, task, slice
     "How often the best move stays the same when something changes that does not matter, or hardly."
     fens = [fen for fen, _ in _people()[:n]]
-    rows = [Example(PolicyTask(change(fen)), source=name) for name, change in _CHANGES.items() for fen in fens]
+    rows = [
+        Example(PolicyTask(change(fen)), source=name) for name, change in _CHANGES.items()
+        for fen in fens
+    ]
     judged = judge_rows(model, tokenizer, rows, **how)
-    best = {name: part.completion.str.extract(r'B: *(\S+)')[0].fillna('').tolist() for name, part in judged.groupby('source', sort=False)}
+    best = {
+        name: part.completion.str.extract(r'B: *(\S+)')[0].fillna('').tolist()
+        for name, part in judged.groupby('source', sort=False)
+    }
     before, found = best.pop('as it is'), []
     for name, after in best.items():
         if name == 'colours exchanged': after = list(map(_mirrored, after))
@@ -211,20 +266,27 @@ def judge_probes(
 def probe_table(
     judged: pd.DataFrame, # see `judge_probes`; any judged frame with sources
 ) -> pd.DataFrame:        # columns as of `false_ends`
-    "The numbers of each source: exact, next position and false ends of A, legality and self-consistency of P."
+    """The numbers of each source: exact, next position and false ends of A, legality and
+    self-consistency of P."""
     table = pd.concat([summarize(judged, resamples=100), false_ends(judged)], ignore_index=True)
     place = {source: i for i, source in enumerate(dict.fromkeys('source:' + judged.source))}
     shown = {'A': ['exact', 'fen_exact', 'false_end', 'missed_end'], 'P': ['legal_best', 'coherence']}
-    asked = [i for i, r in enumerate(table.itertuples()) if r.slice in place and r.metric in shown.get(r.task, ())]
-    return table.iloc[sorted(asked, key=lambda i: (table.task[i], place[table.slice[i]]))].reset_index(drop=True)
+    asked = [
+        i for i, r in enumerate(table.itertuples())
+        if r.slice in place and r.metric in shown.get(r.task, ())
+    ]
+    return table.iloc[sorted(asked, key=lambda i:
+                             (table.task[i], place[table.slice[i]]))].reset_index(drop=True)
 
 
 def by_source(
     table: pd.DataFrame, # see `probe_table`
-) -> pd.DataFrame:       # index task and source, one column per metric, text; '' where a metric does not apply
+# index task and source, one column per metric, text; '' where a metric does not apply
+) -> pd.DataFrame:
     "A table with one line per source."
     told = table.assign(source=table.slice.str.removeprefix('source:'), value=table.value.map('{:.3f}'.format))
-    return told.pivot_table(index=['task', 'source'], columns='metric', values='value', aggfunc='first', sort=False).fillna('')
+    return told.pivot_table(index=['task', 'source'], columns='metric', values='value',
+                            aggfunc='first', sort=False).fillna('')
 
 
 def run_probes(
@@ -234,17 +296,28 @@ def run_probes(
     **how,              # further arguments of `judge_rows`
 ) -> pd.DataFrame:      # columns metric, value, low, high, n, task, slice
     "All probes as one table, with 95 % intervals."
-    return pd.concat([probe_table(judge_probes(model, tokenizer, n, **how)), same_best(model, tokenizer, n, **how)], ignore_index=True)
+    return pd.concat([
+        probe_table(judge_probes(model, tokenizer, n, **how)),
+        same_best(model, tokenizer, n, **how)
+    ], ignore_index=True)
 
 # %% ../../nbs/measure/07_probes.ipynb #488af9a1
-_WATCHED = dict(ends=60, people=150, armies=100, deep=150)  # quiet moves, checks and mates each, at histories of 1, 4 and 10; people's positions and armies, of either task; P deep in random games
+# quiet moves, checks and mates each, at histories of 1, 4 and 10; people's positions and armies, of
+# either task; P deep in random games
+_WATCHED = dict(ends=60, people=150, armies=100, deep=150)
 
 def watch_rows(
     share: float = 1.0, # of each source, above 0; at least one row
 ) -> list[Example]:     # A, then P; the same every time
     "A few of the rows, for a look before and after a training."
     most = {name: math.ceil(share*n) for name, n in _WATCHED.items()}
-    ends = [e for e in probe_rows('ends', most['ends']) if e.source.split(',')[0] in ('quiet', 'check', 'mate')]
+    ends = [
+        e for e in probe_rows('ends', most['ends'])
+        if e.source.split(',')[0] in ('quiet', 'check', 'mate')
+    ]
     known = [e for e in probe_rows('people', most['people']) if e.source == 'people, history 1']
-    policy = [e for name in ('people', 'deep', 'armies') for e in probe_rows('policy', most[name]) if e.source == name]
+    policy = [
+        e for name in ('people', 'deep', 'armies') for e in probe_rows('policy', most[name])
+        if e.source == name
+    ]
     return ends + known + probe_rows('armies', most['armies']) + policy

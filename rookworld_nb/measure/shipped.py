@@ -15,12 +15,15 @@ import pandas as pd
 # %% ../../nbs/measure/08_shipped.ipynb #d6399104
 def _question(weights, how, prompt):
     "64 bits that stand for a prompt, asked of these weights in this way."
-    return int.from_bytes(hashlib.sha256(f'{weights} {json.dumps(how, sort_keys=True)} {prompt}'.encode()).digest()[:8])
+    return int.from_bytes(
+        hashlib.sha256(
+            f'{weights} {json.dumps(how, sort_keys=True)} {prompt}'.encode()).digest()[:8])
 
 
 @cache
 def _answers():
-    with importlib.resources.as_file(importlib.resources.files('rookworld_nb')/'assets'/'answers.parquet') as file:
+    with importlib.resources.as_file(
+            importlib.resources.files('rookworld_nb')/'assets'/'answers.parquet') as file:
         table = pd.read_parquet(file)
     return dict(zip(table.question.tolist(), table.answer.tolist()))
 
@@ -28,7 +31,8 @@ def _answers():
 def shipped_answers(
     weights: str,       # see `model_sha256`
     prompts: list[str], # n prompts
-    how: list[dict],    # of each prompt: temperature, top_k, top_p, the limit on tokens, whatever changes an answer
+    # of each prompt: temperature, top_k, top_p, the limit on tokens, whatever changes an answer
+    how: list[dict],
 ) -> list[str]|None:    # n answers; None where one of them is not in the package
     "Answers that the shipped weights gave when the package was made."
     known = _answers()

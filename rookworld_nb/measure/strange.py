@@ -28,27 +28,40 @@ class Strange:
     meaning: str   # what they are
     sha256: str    # of the 2,000 FENs, one a line
 
+
 STRANGE = {
-    'chess960': Strange('shuffled first ranks, 2 to 10 random half-moves later', 'b80cba888b0897e20f735bf26abe8b3ed9d499467268377de27a0b5f7e6883bf'),
-    'armies': Strange('random material on random squares', '254ae9d521a44e09a088583ee49c3931dc853750b258adf607ff12fe84dc6d6e')}
+    'chess960': Strange('shuffled first ranks, 2 to 10 random half-moves later',
+                        'b80cba888b0897e20f735bf26abe8b3ed9d499467268377de27a0b5f7e6883bf'),
+    'armies': Strange('random material on random squares',
+                      '254ae9d521a44e09a088583ee49c3931dc853750b258adf607ff12fe84dc6d6e')
+}
 
 @lru_cache(2)
 def strange_positions(
     name: str,           # of `STRANGE`
 ) -> tuple[str, ...]:    # 2,000 FENs, no position twice, each with a legal move
     "The positions of a set. Raises ValueError when their checksum has changed."
-    if name not in STRANGE: raise ValueError(f'unknown positions {name!r}: expected one of {", ".join(STRANGE)}')
-    lines = (importlib.resources.files('rookworld_nb')/'assets'/'strange.txt').read_text('utf-8').splitlines()
+    if name not in STRANGE:
+        raise ValueError(f'unknown positions {name!r}: expected one of {", ".join(STRANGE)}')
+    lines = (importlib.resources.files('rookworld_nb')/'assets'/
+             'strange.txt').read_text('utf-8').splitlines()
     fens = tuple(line.removeprefix(f'{name}|') for line in lines if line.startswith(f'{name}|'))
     if (sha := hashlib.sha256('\n'.join(fens).encode()).hexdigest()) != STRANGE[name].sha256:
-        raise ValueError(f'positions {name!r} have changed, so results are not comparable: sha256 {sha[:12]}…, not {STRANGE[name].sha256[:12]}…')
+        raise ValueError(
+            f'positions {name!r} have changed, so results are not comparable: sha256 {sha[:12]}…, '
+            f'not {STRANGE[name].sha256[:12]}…'
+        )
     return fens
 
 # %% ../../nbs/measure/06_strange.ipynb #c7fa2655
 def _asked(model, tokenizer, tasks, most, seed=0, **how):
     "Completions, in pieces of 256, each with its own draws."
-    return [text for i in range(0, len(tasks), 256)
-            for text in generate(model, tokenizer, [t.prompt(tokenizer.style) for t in tasks[i:i+256]], max_new_tokens=most, seed=seed + i, **how).completions]
+    return [
+        text for i in range(0, len(tasks), 256) for text in
+        generate(model, tokenizer, [t.prompt(tokenizer.style)
+                                    for t in tasks[i:i + 256]], max_new_tokens=most, seed=seed +
+                 i, **how).completions
+    ]
 
 
 def _read(task, text, strict=False):
@@ -61,14 +74,17 @@ def judge_by_rules(
     tokenizer,          # see `load_tokenizer`
     fens: list[str],    # positions with a legal move
     max_new_tokens: int = 144, # longest answer
-) -> pd.DataFrame:      # one row per position: fen, completion, format_valid, legal_best, `coherence`
+# one row per position: fen, completion, format_valid, legal_best, `coherence`
+) -> pd.DataFrame:
     "Greedy answers to P, judged without labels."
     tasks, found = [PolicyTask(fen) for fen in fens], []
     for task, text in zip(tasks, _asked(model, tokenizer, tasks, max_new_tokens, temperature=0.0)):
         strict, answer = _read(task, text, strict=True), _read(task, text)
         legal = {m.uci() for m in chess.Board(task.fen).legal_moves}
-        found.append(dict(fen=task.fen, completion=text, format_valid=strict is not None, legal_best=answer is not None and answer.best in legal,
-                          coherence=strict is not None and is_coherent(task.fen, strict)))
+        found.append(
+            dict(fen=task.fen, completion=text, format_valid=strict is not None,
+                 legal_best=answer is not None and answer.best in legal,
+                 coherence=strict is not None and is_coherent(task.fen, strict)))
     return pd.DataFrame(found)
 
 # %% ../../nbs/measure/06_strange.ipynb #0c8fc6b5
@@ -94,13 +110,21 @@ def visited_positions(
     check_split(split)
     rng, seen, games = random.Random(f'visited {seed}'), set(), []
     while len(seen) < n:
-        games += [(board, max_plies) for board in (_opening(rng) for _ in range(side_by_side - len(games))) if not board.is_game_over()]
+        games += [(board, max_plies)
+                  for board in (_opening(rng) for _ in range(side_by_side - len(games)))
+                  if not board.is_game_over()]
         tasks, after = [PolicyTask(board.fen()) for board, _ in games], []
-        for (board, left), task, text in zip(games, tasks, _asked(model, tokenizer, tasks, max_new_tokens, temperature=temperature, seed=rng.getrandbits(40))):
+        for (board, left), task, text in zip(
+                games, tasks,
+                _asked(model, tokenizer, tasks, max_new_tokens, temperature=temperature,
+                       seed=rng.getrandbits(40))):
             key, answer = position_key(task.fen), _read(task, text)
             if key not in seen and (split is None or split_of(task.fen) == split) and len(seen) < n:
                 seen.add(key)
-                yield Position(task.fen, ' '.join(m.uci() for m in board.move_stack[-10:]), 'opening' if board.ply() < 8 else 'middlegame' if chess.popcount(board.occupied) >= 14 else 'endgame')
+                yield Position(
+                    task.fen, ' '.join(m.uci() for m in board.move_stack[-10:]),
+                    'opening' if board.ply() < 8 else
+                    'middlegame' if chess.popcount(board.occupied) >= 14 else 'endgame')
             try: move = chess.Move.from_uci(answer.best) if answer else None
             except ValueError: move = None      # such as e2e2
             if move and left > 1 and move in board.legal_moves:
@@ -123,10 +147,13 @@ def right_states(
     most: int = 100,    # states of a chain, at most
     seed: int = 0,      # of openings and moves
     max_new_tokens: int = 144, # longest answer
-) -> pd.DataFrame:      # one row per chain: right (states before the first wrong one, 0 to most), wrong (the answer that ended it, or '')
+# one row per chain: right (states before the first wrong one, 0 to most), wrong (the answer that
+# ended it, or '')
+) -> pd.DataFrame:
     "How many positions in a row are right, when the model's own position is the next prompt?"
     rngs = [random.Random(f'chain {seed} {i}') for i in range(chains)]
-    boards, right, wrong, going = [_opening(rng) for rng in rngs], [0]*chains, ['']*chains, list(range(chains))
+    boards, right, wrong, going = [_opening(rng)
+                                   for rng in rngs], [0]*chains, ['']*chains, list(range(chains))
     for _ in range(most):
         if not going: break
         tasks = []
@@ -134,7 +161,8 @@ def right_states(
             boards[i], uci = _chained(boards[i], rngs[i])
             history = ' '.join([*(m.uci() for m in boards[i].move_stack[-9:]), uci])
             tasks.append(EnvTask(boards[i].fen(), uci, history))
-        for i, task, text in zip(list(going), tasks, _asked(model, tokenizer, tasks, max_new_tokens, temperature=0.0)):
+        for i, task, text in zip(list(going), tasks,
+                                 _asked(model, tokenizer, tasks, max_new_tokens, temperature=0.0)):
             answer = _read(task, text)
             if answer and answer.fen == transition(task.fen, task.uci, task.history).fen:
                 right[i] += 1

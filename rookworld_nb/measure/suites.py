@@ -30,9 +30,11 @@ _MATE_IN_ONE = 999.99   # pawns
 
 def mate_example(
     fen: str,              # a position with a mate in one
-    answer: str|None = None, # the mating move that a collection names, UCI; it becomes the published best move
+    # the mating move that a collection names, UCI; it becomes the published best move
+    answer: str|None = None,
 ) -> Example:              # task P
-    "All mating moves (at most five), each with the evaluation of a mate. Raises ValueError when no move mates, or the answer does not."
+    """All mating moves (at most five), each with the evaluation of a mate. Raises ValueError when
+    no move mates, or the answer does not."""
     moves = sorted(mating_moves(fen), key=lambda m: (m != answer, m))[:MAX_MOVES]
     if not moves: raise ValueError(f'no move mates in {fen!r}')
     if answer not in (None, moves[0]): raise ValueError(f'{answer} does not mate in {fen!r}')
@@ -64,7 +66,8 @@ def _fresh(n=2500):
 
 
 def _openings():   # four half-moves can lead back to the start
-    return list(islice((e for e in special_rows('openings', 2100, split='eval') if held_out(e.fen)), 2000))
+    return list(
+        islice((e for e in special_rows('openings', 2100, split='eval') if held_out(e.fen)), 2000))
 
 
 def _mates():
@@ -85,35 +88,41 @@ class Suite:
     sha256: str                     # see `rows_hash`
     temperatures: tuple[float, ...] = (0.0,) # of the answers, when none is given
 
+
 SUITES = {
     'quick': Suite('250 P and 250 A rows of the shipped positions', _quick,
                    '8e3ad32409e6ae8e4902b60ec3e190f65df27fd61cea6469fd2d12c788794833'),
-    'full': Suite('every shipped position of the evaluation split, greedy and sampled', lambda: _shipped(0.5),
+    'full': Suite('every shipped position of the evaluation split, greedy and sampled',
+                  lambda: _shipped(0.5),
                   '08a4960ed0738803676d0a61994c923c93924ac1eac5b1c4e0e274de7c197503', (0.0, 1.0)),
-    'fresh': Suite('2,500 P rows of the shipped positions, and 2,500 A rows of random games', _fresh,
-                   'fab213f7455a3b5c6c00f2750709fcdede4ef7cf3d55cef13bf713b436a27f97'),
-    'first_moves': Suite('A: the 20 first moves and 20 illegal ones', lambda: special_rows('first_moves', 40),
+    'fresh': Suite('2,500 P rows of the shipped positions, and 2,500 A rows of random games',
+                   _fresh, 'fab213f7455a3b5c6c00f2750709fcdede4ef7cf3d55cef13bf713b436a27f97'),
+    'first_moves': Suite('A: the 20 first moves and 20 illegal ones',
+                         lambda: special_rows('first_moves', 40),
                          'e972dd374622176b8208af4093965959ba7436b710aa865724a1dd9b22d753d3'),
     'openings': Suite('A: 2,000 moves in random openings', _openings,
                       'bcee7b3ec6440d6bf6595af9809baa051c5958a5b34810330356f19963cc93b5'),
-    'mates': Suite('200 positions with a mate in one: which move (P), and where does one lead (A)', _mates,
-                   'b5f91c977c54edbea05ae767dc493b38caae1a4d2f88a5087ceca6da50b364e1'),
-    'special': Suite('A: draws, illegal moves, promotions, en-passant captures, castlings, 200 of each', _special,
-                     'a642c3410b20e9a6751d3428696b8fec43a79f2e13609748bee03d3138e79eed'),
+    'mates': Suite('200 positions with a mate in one: which move (P), and where does one lead (A)',
+                   _mates, 'b5f91c977c54edbea05ae767dc493b38caae1a4d2f88a5087ceca6da50b364e1'),
+    'special': Suite(
+        'A: draws, illegal moves, promotions, en-passant captures, castlings, 200 of each',
+        _special, 'a642c3410b20e9a6751d3428696b8fec43a79f2e13609748bee03d3138e79eed'),
 }
 
 def rows_hash(
     rows: Iterable[Example], # in their order
 ) -> str:                    # sha256, hex
     "The checksum of questions and answers, where there are any."
-    return hashlib.sha256('\n'.join(e.prompt() + (e.completion() if e.target else '') for e in rows).encode()).hexdigest()
+    return hashlib.sha256('\n'.join(e.prompt() + (e.completion() if e.target else '')
+                                    for e in rows).encode()).hexdigest()
 
 
 def suite_rows(
     name: str,        # of `SUITES`
 ) -> list[Example]:   # the same every time
     "The rows of a suite. Raises ValueError when their checksum has changed."
-    if name not in SUITES: raise ValueError(f'unknown suite {name!r}: expected one of {", ".join(SUITES)}')
+    if name not in SUITES:
+        raise ValueError(f'unknown suite {name!r}: expected one of {", ".join(SUITES)}')
     rows = list(SUITES[name].make())
     found, wanted = rows_hash(rows), SUITES[name].sha256
     if found != wanted:
@@ -131,15 +140,19 @@ def _after_game(text):
 
 def _mating_answers(item):
     "The answers a BIG-bench example accepts, SAN."
-    if 'target_scores' in item: return [san for san, points in item['target_scores'].items() if points > 0]
+    if 'target_scores' in item:
+        return [san for san, points in item['target_scores'].items() if points > 0]
     return [item['target']] if isinstance(item['target'], str) else item['target']
 
 
 def read_big_bench(
-    path: str|Path,         # task.json with 'examples': 'input' is a game in SAN, 'target' or 'target_scores' the move that mates
+    # task.json with 'examples': 'input' is a game in SAN, 'target' or 'target_scores' the move that
+    # mates
+    path: str|Path,
     limit: int|None = None, # at most this many
 ) -> list[Example]:         # task P
-    "Checkmate-in-one puzzles of BIG-bench. Raises ValueError naming the first example that cannot be read."
+    """Checkmate-in-one puzzles of BIG-bench. Raises ValueError naming the first example that cannot
+    be read."""
     found = []
     for i, item in enumerate(_big_bench_items(path)[:limit]):
         try:
@@ -154,9 +167,11 @@ def read_big_bench(
 def _big_bench_items(path):
     try: items = json.loads(Path(path).read_text(encoding='utf-8-sig'))['examples']
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path} is no BIG-bench task: expected a JSON object with a list 'examples'") from None
+        raise ValueError(
+            f"{path} is no BIG-bench task: expected a JSON object with a list 'examples'") from None
     if not isinstance(items, list):
-        raise ValueError(f"{path} is no BIG-bench task: 'examples' must be a list, not a {type(items).__name__}")
+        raise ValueError(
+            f"{path} is no BIG-bench task: 'examples' must be a list, not a {type(items).__name__}")
     return items
 
 # %% ../../nbs/measure/03_suites.ipynb #66297470
@@ -171,8 +186,9 @@ def _puzzle(row):
     answer = standard_castling(board.fen(), answer)
     if answer in mating_moves(board.fen()): return mate_example(board.fen(), answer)
     themes = (row.get('Themes') or '').split()
-    return policy_example(board.fen(), [answer],
-                          [next((e for t, e in _PUZZLE_EVALS.items() if t in themes), _OTHER_PUZZLE)], answer)
+    return policy_example(board.fen(), [answer], [
+        next((e for t, e in _PUZZLE_EVALS.items() if t in themes), _OTHER_PUZZLE)
+    ], answer)
 
 
 def read_lichess_puzzles(
@@ -182,10 +198,13 @@ def read_lichess_puzzles(
     "Puzzles of the Lichess database. Raises ValueError naming the first that cannot be read."
     found = []
     try:
-        with open(path, encoding='utf-8-sig', newline='') as f: names, rows = (read := csv.DictReader(f)).fieldnames or (), list(islice(read, limit))
-    except (UnicodeDecodeError, csv.Error) as e: raise ValueError(f'{path} is no file of Lichess puzzles: {e}') from None
+        with open(path, encoding='utf-8-sig', newline='') as f:
+            names, rows = (read := csv.DictReader(f)).fieldnames or (), list(islice(read, limit))
+    except (UnicodeDecodeError, csv.Error) as e:
+        raise ValueError(f'{path} is no file of Lichess puzzles: {e}') from None
     missing = [c for c in ('PuzzleId', 'FEN', 'Moves') if c not in names]
-    if missing: raise ValueError(f'{path} is no file of Lichess puzzles: it has no column {missing[0]}')
+    if missing:
+        raise ValueError(f'{path} is no file of Lichess puzzles: it has no column {missing[0]}')
     for row in rows:
         try: found.append(_puzzle(row))
         except (TypeError, AttributeError, ValueError) as e:
@@ -201,5 +220,6 @@ def puzzle_reader(
     if not path.is_file(): return None
     if path.suffix not in ('.csv', '.json'): return None
     with open(path, encoding='utf-8-sig', errors='replace') as f: start = f.read(1000).lstrip()
-    if path.suffix == '.csv': return read_lichess_puzzles if 'PuzzleId' in start.partition('\n')[0] else None
+    if path.suffix == '.csv':
+        return (read_lichess_puzzles if 'PuzzleId' in start.partition('\n')[0] else None)
     return read_big_bench if start.startswith('{') else None

@@ -31,41 +31,60 @@ def head_html(
     "Which run this is, how far it came, how to make it again, and what could not be read."
     c, wanted = run.config, run.config.get('max_steps')
     done = isinstance(wanted, int) and run.steps >= wanted
-    state = f'{run.steps} of {escaped(wanted)} steps' if wanted is not None else f'{run.steps} steps'
+    state = (f'{run.steps} of {escaped(wanted)} steps'
+             if wanted is not None else f'{run.steps} steps')
     items = ''.join(f'<div><dt>{escaped(k.replace("_", " "))}</dt><dd>{escaped(c[k])}</dd></div>'
                     for k in _FACTS if k in c)
-    prog, kind = ('rookworld_pretrain', 'supervised') if run.supervised else ('rookworld_train', 'GRPO')
+    prog, kind = (('rookworld_pretrain', 'supervised') if run.supervised else
+                  ('rookworld_train', 'GRPO'))
     there = run.directory
-    if there.is_absolute() or '..' in there.parts: there = Path(run.name)     # pages are read elsewhere
-    command = c.get('command') or f'{prog} --config {shlex.quote(str(there/"config.json"))} --output_dir NEW'
+    # pages are read elsewhere
+    if there.is_absolute() or '..' in there.parts: there = Path(run.name)
+    command = (c.get('command') or f'{prog} --config {shlex.quote(str(there/"config.json"))} --output_dir NEW')
     whole = table_html(['choice', 'value'],
-                       [[f'<code>{escaped(k)}</code>', f'<code>{escaped(json.dumps(v))}</code>'] for k, v in c.items()])
+                       [[f'<code>{escaped(k)}</code>', f'<code>{escaped(json.dumps(v))}</code>']
+                        for k, v in c.items()])
     whole = f'<details><summary>The whole configuration</summary>{whole}</details>' if c else ''
     notes = ''.join(f'<li>{escaped(n)}</li>' for n in run.notes)
     notes = f'<ul class="notes">{notes}</ul>' if notes else ''
-    return (f'<header><p class="kicker">rookworld · {kind} run</p><h1>{escaped(run.name)} '
-            f'<span class="chip {"done" if done else "part"}">{state}</span></h1>\n<dl class="facts">{items}</dl>'
-            f'<p class="again">Make it again: <code>{escaped(command)}</code></p>\n{whole}{notes}</header>')
+    return (
+        f'<header><p class="kicker">rookworld · {kind} run</p><h1>{escaped(run.name)} '
+        f'<span class="chip {"done" if done else "part"}">{state}</span></h1>\n<dl class="facts">{items}</dl>'
+        f'<p class="again">Make it again: <code>{escaped(command)}</code></p>\n{whole}{notes}</header>'
+    )
 
 # %% ../../nbs/report/03_cards.ipynb #3b17d76f
-_SUPERVISED = [LOGGED['step'], LOGGED['grad_norm'], LOGGED['time_s'], # what a run that learns from labels logs
-    replace(LOGGED['loss'], definition='cross-entropy of the labels, and the other parts of the target, in a batch of one task', unit='nats per token', healthy='falls'),
-    replace(LOGGED['learning_rate'], definition='of the first group of weights in this step', healthy='warm-up, constant, then down to 0 over decay_steps')]
+# what a run that learns from labels logs
+_SUPERVISED = [
+    LOGGED['step'], LOGGED['grad_norm'], LOGGED['time_s'],
+    replace(
+        LOGGED['loss'], definition=
+        'cross-entropy of the labels, and the other parts of the target, in a batch of one task',
+        unit='nats per token', healthy='falls'),
+    replace(LOGGED['learning_rate'], definition='of the first group of weights in this step',
+            healthy='warm-up, constant, then down to 0 over decay_steps')
+]
 
 def glossary_html(
     run: Run, # any, also a partial one
 ) -> str:     # HTML
     "Every number with its meaning and its last value, marked where it is not healthy."
     rows, last = [], run.metrics.iloc[-1] if len(run.metrics) else {}
-    for m in [*_SUPERVISED, *(m for m in LOGGED.values() if m.source == 'eval')] if run.supervised else every_metric().values():
+    for m in [*_SUPERVISED, *(m for m in LOGGED.values() if m.source == 'eval')
+              ] if run.supervised else every_metric().values():
         value = last.get(m.name, math.nan) if m.source == 'step' else math.nan
         outside = math.isfinite(value) and not m.low <= value <= m.high
         shown = number(value, whole=m.unit in ('steps', 'prompts', 'rounds', 'tokens'))
         if outside: shown = f'<b class="worse">{shown} !</b>'
-        rows.append([f'<code>{m.name}</code>{arrow(m.name)}', escaped(f'{m.task}: '*(len(m.task) == 1) + m.definition), escaped(m.unit),
-                     escaped(m.healthy), shown if m.source == 'step' else 'held out'])
-    return ('<section><h2>What the numbers mean</h2>'
-            + table_html(['metric', 'definition', 'unit', 'healthy', 'last step'], rows, 'words') + '</section>')
+        rows.append([
+            f'<code>{m.name}</code>{arrow(m.name)}',
+            escaped(f'{m.task}: '*(len(m.task) == 1) + m.definition),
+            escaped(m.unit),
+            escaped(m.healthy), shown if m.source == 'step' else 'held out'
+        ])
+    return ('<section><h2>What the numbers mean</h2>' +
+            table_html(['metric', 'definition', 'unit', 'healthy', 'last step'], rows, 'words') +
+            '</section>')
 
 # %% ../../nbs/report/03_cards.ipynb #d81e8952
 _UCI = re.compile(r'\b[a-h][1-8][a-h][1-8][qrbn]?\b')
@@ -88,7 +107,10 @@ def _judged(fen, uci):
 
 def _arrows(moves, colour):
     found = dict.fromkeys(m for m in moves if m[:2] != m[2:4])
-    return [chess.svg.Arrow(chess.parse_square(m[:2]), chess.parse_square(m[2:4]), color=colour) for m in found]
+    return [
+        chess.svg.Arrow(chess.parse_square(m[:2]), chess.parse_square(m[2:4]), color=colour)
+        for m in found
+    ]
 
 # %% ../../nbs/report/03_cards.ipynb #68eccf36
 def _boards(
@@ -100,12 +122,22 @@ def _boards(
     before = _placement(fen)
     if before is None: return []
     turn = chess.BLACK if fen.split()[1:2] == ['b'] else chess.WHITE
-    draw = lambda board, **kw: chess.svg.board(board, orientation=turn, size=240, colors=_PAINT, **kw)
+    draw = lambda board, **kw: chess.svg.board(board, orientation=turn, size=240, colors=_PAINT, **
+                                               kw)
     if not rest:
         best = _UCI.findall(completion.rpartition('B:')[2])[:1]
-        others = [m for m in _UCI.findall(completion.rpartition('B:')[0] or completion)[:5] if m not in best]
-        return [draw(before, arrows=_arrows(others, 'blue') + [a for m in best for a in _arrows([m], _judged(fen, m))])]
-    asked = draw(before, arrows=[a for m in _UCI.findall(rest[0])[:1] for a in _arrows([m], _judged(fen, m))])
+        others = [
+            m for m in _UCI.findall(completion.rpartition('B:')[0] or completion)[:5]
+            if m not in best
+        ]
+        return [
+            draw(
+                before, arrows=_arrows(others, 'blue') +
+                [a for m in best for a in _arrows([m], _judged(fen, m))])
+        ]
+    asked = draw(
+        before,
+        arrows=[a for m in _UCI.findall(rest[0])[:1] for a in _arrows([m], _judged(fen, m))])
     after = _placement(completion.split('+')[0])
     if after is None: return [asked]
     changed = {s: '#e0b84a90' for s in chess.SQUARES if before.piece_at(s) != after.piece_at(s)}
@@ -116,7 +148,8 @@ def pick_completions(
     run: Run,    # any
     n: int = 10, # completions, at most
 ) -> pd.DataFrame: # rows of run.completions, in the order of steps
-    "Completions from the beginning to the end of the run, half of them of each task where there are enough."
+    """Completions from the beginning to the end of the run, half of them of each task where there
+    are enough."""
     groups = [g for _, g in run.completions.groupby('task')]
     chosen, left = [], n
     for i, g in enumerate(sorted(groups, key=len)):
@@ -129,7 +162,11 @@ def pick_completions(
 def _receipt(parts):
     if not isinstance(parts, dict) or not parts: return ''
     def row(name, value):
-        return [escaped(name), number(value) if isinstance(value, (int, float)) else escaped(value), bar_html(value)]
+        return [
+            escaped(name),
+            number(value) if isinstance(value, (int, float)) else escaped(value),
+            bar_html(value)
+        ]
     return table_html(['part', 'credit', ''], [row(*p) for p in parts.items()], 'parts')
 
 # %% ../../nbs/report/03_cards.ipynb #8bbea861

@@ -27,8 +27,11 @@ BLUE, ORANGE, GREEN, _PURPLE, _GREY = '#3f7fc1', '#d9822b', '#2f9e77', '#8a6fc9'
 _OF_TASK = (GREEN, _PURPLE, ORANGE, BLUE, _GREY)     # colours of tasks, in the order of `TASKS`
 DECODING = {'greedy': BLUE, 'sampled': ORANGE, 'tempered': GREEN}
 
-def _margins(width, height, rows, columns, left=0.7, right=0.1, top=0.3, bottom=0.45, across=0.65, down=0.62):
-    "Room for the words around panels, all in inches. (A layout that measures the words draws every figure twice.)"
+
+def _margins(width, height, rows, columns, left=0.7, right=0.1, top=0.3, bottom=0.45, across=0.65,
+             down=0.62):
+    """Room for the words around panels, all in inches. (A layout that measures the words draws
+    every figure twice.)"""
     panel_width = (width - left - right - (columns - 1)*across) / columns
     panel_height = (height - top - bottom - (rows - 1)*down) / rows
     return dict(left=left/width, right=1 - right/width, bottom=bottom/height, top=1 - top/height,
@@ -44,7 +47,8 @@ def empty_panels(
     columns = min(n, columns)
     rows = -(-n // columns)
     fig = Figure(figsize=(9, height*rows))
-    axes = fig.subplots(rows, columns, squeeze=False, gridspec_kw=_margins(9, height*rows, rows, columns)).flatten()
+    axes = fig.subplots(rows, columns, squeeze=False,
+                        gridspec_kw=_margins(9, height*rows, rows, columns)).flatten()
     for ax in axes[n:]: ax.remove()
     for ax in axes[:n]:
         ax.spines[:].set_visible(False)
@@ -69,7 +73,8 @@ def axes_title(
 
 
 def _legend(ax, **kw):
-    if len(ax.get_legend_handles_labels()[0]): ax.legend(frameon=False, fontsize=8, labelcolor=_INK, **kw)
+    if len(ax.get_legend_handles_labels()[0]):
+        ax.legend(frameon=False, fontsize=8, labelcolor=_INK, **kw)
 
 # %% ../../nbs/report/02_curves.ipynb #6dc42d76
 def _thin(metrics, points=600):
@@ -92,7 +97,8 @@ def _draw(ax, metrics, name, colour, label=None):
 
 
 def _ends(series):
-    "Mean of the first and of the last ten values (of the halves, when there are fewer than twenty)."
+    """Mean of the first and of the last ten values (of the halves, when there are fewer than
+    twenty)."""
     there = series.dropna()
     k = max(1, min(10, len(there) // 2))
     return there[:k].mean(), there[-k:].mean()
@@ -111,9 +117,12 @@ def plot_rewards(
     axes_title(left, f'Sampled reward went from {first:.2f} to {last:.2f}' if math.isfinite(last)
                else 'No reward was logged yet', 'reward')
     for (letter, task), colour in zip(TASKS.items(), _OF_TASK):
-        if (name := f'reward_{letter.lower()}') in m and m[name].notna().any(): _draw(right, m, name, colour, f'{letter}, {task.name}')
+        if (name := f'reward_{letter.lower()}') in m and m[name].notna().any():
+            _draw(right, m, name, colour, f'{letter}, {task.name}')
     axes_title(right, 'Per task')
-    for ax in (left, right): ax.set_xlabel('step', fontsize=8, color=_INK); _legend(ax, loc='lower right')
+    for ax in (left, right):
+        ax.set_xlabel('step', fontsize=8, color=_INK)
+        _legend(ax, loc='lower right')
     return fig
 
 
@@ -121,7 +130,11 @@ def plot_losses(
     run: Run,     # supervised
 ) -> Figure|None: # one panel per task; None before the first step
     "The loss of each task's batches, on a logarithmic scale."
-    parts = {task: rows for task in [*TASKS][::-1] if 'task' in run.metrics and len(rows := run.metrics[run.metrics.task == task])}
+    parts = {
+        task: rows
+        for task in [*TASKS][::-1]
+        if 'task' in run.metrics and len(rows := run.metrics[run.metrics.task == task])
+    }
     if not parts: return None
     fig, axes = empty_panels(len(parts), 2, 3)
     for ax, (task, rows) in zip(axes, parts.items()):
@@ -151,20 +164,25 @@ def plot_evals(
             part = e[(e.metric == name) & (e.decoding == decoding)]
             spread = np.clip([part.value - part.low, part.high - part.value], 0, None)
             if len(part):
-                ax.errorbar(part.step + shift*width, part.value, np.nan_to_num(spread), color=colour,
-                            marker='o', markersize=3.5, linewidth=1.5, elinewidth=1.2, label=decoding)
+                ax.errorbar(part.step + shift*width, part.value, np.nan_to_num(spread),
+                            color=colour, marker='o', markersize=3.5, linewidth=1.5, elinewidth=1.2,
+                            label=decoding)
         part, whole = (e[(e.metric == name) & (e.decoding == d)] for d in ('check', 'greedy'))
         if not set(part.step) <= set(whole.step):
-            ax.plot(part.step, part.value, color=BLUE, marker='.', linestyle=':', linewidth=1, label=f'greedy, {part.n.max():.0f} prompts')
+            ax.plot(part.step, part.value, color=BLUE, marker='.', linestyle=':', linewidth=1,
+                    label=f'greedy, {part.n.max():.0f} prompts')
         axes_title(ax, name + arrow(name))
     _legend(axes[0], loc='best')
     return fig
 
 # %% ../../nbs/report/02_curves.ipynb #9dc12381
 PANELS = { # heading -> panels, each one or two step metrics
-    'How far the policy moved': (('kl_nats_per_token',), ('entropy_nats',), ('clip_share_low', 'clip_share_high')),
-    'How much there was to learn from': (('zero_signal_share',), ('truncated_share',), ('completion_tokens',)),
-    'The optimizer': (('loss',), ('grad_norm',), ('learning_rate',))}
+    'How far the policy moved': (('kl_nats_per_token', ), ('entropy_nats', ), ('clip_share_low',
+                                                                               'clip_share_high')),
+    'How much there was to learn from': (('zero_signal_share', ), ('truncated_share', ),
+                                         ('completion_tokens', )),
+    'The optimizer': (('loss', ), ('grad_norm', ), ('learning_rate', ))
+}
 
 def plot_panels(
     run: Run,      # at least one step, or the panels are empty
@@ -181,7 +199,8 @@ def plot_panels(
             ax.axhline(known.high, color=_INK, linestyle='--', linewidth=0.8)
         if known.unit.startswith('share') and math.isfinite(top): ax.set_ylim(0, max(1.1*top, 0.05))
         title = names[0].rsplit('_', 1)[0] if len(names) > 1 else names[0]
-        axes_title(ax, title if m[list(names)].notna().any().any() else f'{title}: not logged', known.unit)
+        axes_title(ax, title if m[list(names)].notna().any().any() else f'{title}: not logged',
+                   known.unit)
         _legend(ax)
     return fig
 
@@ -195,7 +214,9 @@ def plot_time(
     phases = m[['time_rollout_s', 'time_score_s', 'time_update_s']].fillna(0)
     phases = (phases.assign(rest=(m.time_s - phases.sum(axis=1)).clip(lower=0).fillna(0))
               .set_axis(['rollout', 'score', 'update', 'rest'], axis=1))
-    if len(m) == 1: ax.bar(range(4), phases.iloc[0], color=[BLUE, GREEN, ORANGE, _GREY], tick_label=list(phases))
+    if len(m) == 1:
+        ax.bar(range(4), phases.iloc[0], color=[BLUE, GREEN, ORANGE, _GREY],
+               tick_label=list(phases))
     else:
         ax.stackplot(m.step, phases.T.to_numpy(), labels=phases.columns,
                      colors=[BLUE, GREEN, ORANGE, _GREY], alpha=0.85, linewidth=0)
@@ -218,12 +239,16 @@ def plot_memory(
     fig, (ax,) = empty_panels(1, 1, 2.6)
     known = sizes.dropna(subset='peak_gb').sort_values('micro_batch_size')
     ax.plot(known.micro_batch_size, known.peak_gb, color=BLUE, marker='o', linewidth=1, label='measured')
-    if len(known): ax.axhline(share*(known.peak_gb + known.headroom_gb).max(), color=ORANGE, linewidth=1, label=f'{share:.0%} of what was free')
+    if len(known):
+        ax.axhline(share*(known.peak_gb + known.headroom_gb).max(), color=ORANGE, linewidth=1,
+                   label=f'{share:.0%} of what was free')
     ax.axvline(chosen, color=GREEN, linewidth=1, label='chosen')
     ax.set(xlim=(0, None), ylim=(0, None))
     ax.set_xlabel('completions in a backward pass', fontsize=8, color=_INK)
     fits = (known.peak_gb <= share*(known.peak_gb + known.headroom_gb)).any()
-    axes_title(ax, f'{chosen:.0f} completions fit' if fits else f'Not even {chosen:.0f} completions fit', 'GB beyond what was held')
+    axes_title(
+        ax, f'{chosen:.0f} completions fit' if fits else f'Not even {chosen:.0f} completions fit',
+        'GB beyond what was held')
     _legend(ax, loc='upper left')
     return fig
 
@@ -232,7 +257,8 @@ def _svg(fig, name):
     "A figure as inline SVG in the colours of the page."
     with matplotlib.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': name}):
         fig.savefig(out := io.StringIO(), format='svg', transparent=True, metadata={'Date': None})
-    svg = re.sub(r'<metadata>.*?</metadata>', '', out.getvalue()[out.getvalue().index('<svg'):], flags=re.S)
+    svg = re.sub(r'<metadata>.*?</metadata>', '',
+                 out.getvalue()[out.getvalue().index('<svg'):], flags=re.S)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r'\1', svg, count=1)
     return own_ids(svg.replace(_INK, 'currentColor').replace(_GRID, 'var(--line)'), name)
 

@@ -35,7 +35,8 @@ def _figure(fig: Figure|None, words: str = '') -> str:
 
 def _boards_as_pictures(html: str) -> str:
     "Inline SVG becomes a picture."
-    return re.sub(r'<svg.*?</svg>', lambda found: _img(found[0].encode(), 'svg+xml'), html, flags=re.S)
+    return re.sub(r'<svg.*?</svg>', lambda found: _img(found[0].encode(), 'svg+xml'), html,
+                  flags=re.S)
 
 # %% ../../nbs/report/05_live.ipynb #5e0b0037
 def _pace(run: Run) -> str:
@@ -43,17 +44,24 @@ def _pace(run: Run) -> str:
     if not len(run.metrics): return 'The first evaluation comes before the first step.'
     usual, wanted = run.metrics.time_s.tail(20).median(), run.config.get('max_steps')
     minutes = (wanted - run.steps)*usual/60 if isinstance(wanted, int) else 0
-    left = f', about {number(minutes, whole=True)} minute{"s" if minutes >= 1.5 else ""} of steps left' if minutes > 0.5 else ''
+    left = (
+        f', about {number(minutes, whole=True)} minute{"s" if minutes >= 1.5 else ""} of steps left'
+        if minutes > 0.5 else '')
     memory = run.metrics.memory_gb.iloc[-1] if 'memory_gb' in run.metrics else None
     return f'{number(usual)} s a step{left}; {number(memory)} GB of memory.'
 
 
 def _figures(run: Run, drawn: dict) -> str:
-    "The curves; those of the evaluations are drawn again only when there is a new one, because they take the most time."
+    """The curves; those of the evaluations are drawn again only when there is a new one, because
+    they take the most time."""
     if not len(run.metrics): return ''
     evals = str(run.directory), run.evals.to_json()
-    if drawn.get('evals') != evals: drawn.update(evals=evals, html=''.join(
-        _figure(plot_evals(run, task), f'Task {task} on held-out prompts, with 95 % intervals.') for task in TASKS))
+    if drawn.get('evals') != evals:
+        drawn.update(
+            evals=evals, html=''.join(
+                _figure(plot_evals(run, task),
+                        f'Task {task} on held-out prompts, with 95 % intervals.')
+                for task in TASKS))
     others = [_figure(plot_panels(run, next(iter(PANELS)))), _figure(plot_time(run))]
     return ''.join([_figure(plot_rewards(run)), drawn['html'], *others])
 
@@ -62,12 +70,16 @@ def live_html(
     run_dir: str|Path, # of a run that is going on, or has ended
     drawn: dict|None = None, # keeps pictures from one call to the next
 ) -> str:              # HTML for the output of a cell; without SVG, links, scripts or other files
-    "What a run has done so far: its head, its pace, its last lines, curves, and the last completion of each task."
+    """What a run has done so far: its head, its pace, its last lines, curves, and the last
+    completion of each task."""
     run = load_run(run_dir)
-    run = replace(run, notes=tuple(note for note in run.notes if not note.endswith('is not there (yet).')))
+    run = replace(
+        run, notes=tuple(note for note in run.notes if not note.endswith('is not there (yet).')))
     log = run.directory/'train.log'
     lines = log.read_text('utf-8', 'replace').splitlines()[-6:] if log.exists() else []
-    cards = ''.join(completion_card(row, f'live{i}x') for i, (_, row) in enumerate(run.completions.groupby('task').tail(1).iterrows()))
+    cards = ''.join(
+        completion_card(row, f'live{i}x')
+        for i, (_, row) in enumerate(run.completions.groupby('task').tail(1).iterrows()))
     said = f'<pre>{escaped(chr(10).join(lines))}</pre>' if lines else ''
     return embedded(_boards_as_pictures(f'{head_html(run)}<p class="lead">{_pace(run)}</p>{said}'
                                         f'{_figures(run, {} if drawn is None else drawn)}{cards}'))
@@ -80,7 +92,8 @@ class Live:
     ):
         from IPython import get_ipython
         if get_ipython() is None:
-            raise ValueError('watch=True draws in a notebook; elsewhere the printed lines tell the same')
+            raise ValueError(
+                'watch=True draws in a notebook; elsewhere the printed lines tell the same')
         self.seconds, self.handle, self.due, self.drawn = seconds, None, 0.0, {}
 
     def __call__(self,
@@ -92,7 +105,8 @@ class Live:
         began = time.monotonic()
         try: self._draw(live_html(run_dir, self.drawn))
         except Exception as e:
-            if self.seconds < float('inf'): warnings.warn(f'the run goes on, but it cannot be drawn: {type(e).__name__}: {e}')
+            if self.seconds < float('inf'):
+                warnings.warn(f'the run goes on, but it cannot be drawn: {type(e).__name__}: {e}')
             self.seconds = float('inf')
         ended = time.monotonic()
         self.due = ended + max(self.seconds, 9*(ended - began))

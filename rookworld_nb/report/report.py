@@ -15,8 +15,9 @@ from ..page import document, escaped, number, table_html
 from ..task import TASKS
 from ..measure.measures import arrow, every_metric
 from .cards import completion_card, glossary_html, head_html, pick_completions
-from .curves import (BLUE, DECODING, ORANGE, PANELS, axes_title, empty_panels, figure_html,
-                                        plot_evals, plot_losses, plot_memory, plot_panels, plot_rewards, plot_time)
+from .curves import (BLUE, DECODING, ORANGE, PANELS, axes_title, empty_panels,
+                                        figure_html, plot_evals, plot_losses, plot_memory,
+                                        plot_panels, plot_rewards, plot_time)
 from .run_files import Run, as_frame, load_run, step_columns
 from .verdict import plot_mixture, plot_probes, verdict, verdict_lines, verdict_table
 
@@ -24,13 +25,18 @@ from .verdict import plot_mixture, plot_probes, verdict, verdict_lines, verdict_
 def comparison_table(
     run: Run,            # with a comparison, or the table is empty
     slice: str = 'all',  # which part of the held-out prompts
-) -> pd.DataFrame: # index (task, metric); columns (decoding, before | after | difference | low | high | verdict | n | p | trivial)
+# index (task, metric); columns (decoding, before | after | difference | low | high | verdict | n |
+# p | trivial)
+) -> pd.DataFrame:
     "Before and after on the same prompts, with the decodings side by side."
     c = run.comparison[run.comparison.slice == slice]
     c = c.assign(verdict=[verdict(*r) for r in zip(c.metric, c.low, c.high)])
-    parts = {d: c[c.decoding == d].drop_duplicates(['task', 'metric'], keep='last').set_index(['task', 'metric'])[
-                 ['before', 'after', 'difference', 'low', 'high', 'verdict', 'n', 'p', 'trivial']]
-             for d in DECODING if (c.decoding == d).any()}
+    parts = {
+        d: c[c.decoding == d].drop_duplicates(['task', 'metric'], keep='last').set_index([
+            'task', 'metric'
+        ])[['before', 'after', 'difference', 'low', 'high', 'verdict', 'n', 'p', 'trivial']]
+        for d in DECODING if (c.decoding == d).any()
+    }
     if not parts: return pd.DataFrame()
     rows = pd.MultiIndex.from_frame(
         c[['task', 'metric']].drop_duplicates().sort_values('task', ascending=False, kind='stable'))
@@ -54,7 +60,8 @@ def _remaining(part):
 
 
 def _counted(part):
-    "How many metrics got better and worse, in words; findings that Holm's correction leaves out are undecided."
+    """How many metrics got better and worse, in words; findings that Holm's correction leaves out
+    are undecided."""
     found = part.verdict.where(_remaining(part), '').value_counts()
     how = 'each judged alone' if part.p.isna().all() else 'all judged together'
     return f'{found.get("better", 0)} metrics better, {found.get("worse", 0)} worse, {found.get("", 0)} undecided, {how}'
@@ -68,7 +75,8 @@ def conclusion(
     if not len(table): return 'There is no paired comparison yet: it is written when the run ends.'
     said = [f'{d.capitalize()}: {_counted(table[d])}.' for d in table.columns.levels[0]]
     better = {d: (table[d].verdict == 'better') for d in table.columns.levels[0]}
-    if 'greedy' in better and 'sampled' in better and (better['sampled'] & _remaining(table['sampled'])).any() and not better['greedy'].any():
+    if 'greedy' in better and 'sampled' in better and (
+            better['sampled'] & _remaining(table['sampled'])).any() and not better['greedy'].any():
         said.append('A gain in samples alone is sharpening, not learning: '
                     'the same answers come more often, and no better one is found.')
     return ' '.join(said)
@@ -76,25 +84,41 @@ def conclusion(
 # %% ../../nbs/report/04_report.ipynb #d00d0002
 def headlines(
     run: Run, # any
-) -> list[str]: # one line per decoding, one for the gains of the greedy answers, if any, and one for the losses; empty without a comparison
-    "The change of the reward and of self-consistency, with 95 % intervals of the differences, and what got better or worse."
+# one line per decoding, one for the gains of the greedy answers, if any, and one for the losses;
+# empty without a comparison
+) -> list[str]:
+    """The change of the reward and of self-consistency, with 95 % intervals of the differences, and
+    what got better or worse."""
     if lines := verdict_lines(run): return lines
     table, gained, lost = comparison_table(run), [], []
     for decoding in table.columns.levels[0] if len(table) else ():
         part, stays = table[decoding], _remaining(table[decoding])
-        found = {shown: [f'{task} {r.before:.3f} → {r.after:.3f} [{r.low:+z.3f}, {r.high:+z.3f}] {r.verdict or "undecided"}'
-                         for (task, metric), r in part.iterrows() if metric == shown and r.n > 0] for shown in ('reward', 'coherence')}
-        lines.append(f'{decoding.capitalize():9} ' + '; '.join(f'{shown}: {", ".join(said)}' for shown, said in found.items() if said or shown == 'reward'))
-        gained += [f'{task} {metric} {r.before:.4f} → {r.after:.4f}' for (task, metric), r in part.iterrows()
-                   if (decoding, r.verdict) == ('greedy', 'better') and metric != 'reward' and stays[task, metric]]
+        found = {
+            shown: [
+                f'{task} {r.before:.3f} → {r.after:.3f} [{r.low:+z.3f}, {r.high:+z.3f}] {r.verdict or "undecided"}'
+                for (task, metric), r in part.iterrows() if metric == shown and r.n > 0
+            ]
+            for shown in ('reward', 'coherence')
+        }
+        lines.append(f'{decoding.capitalize():9} ' +
+                     '; '.join(f'{shown}: {", ".join(said)}'
+                               for shown, said in found.items() if said or shown == 'reward'))
+        gained += [
+            f'{task} {metric} {r.before:.4f} → {r.after:.4f}'
+            for (task, metric), r in part.iterrows()
+            if (decoding, r.verdict) == ('greedy',
+                                         'better') and metric != 'reward' and stays[task, metric]
+        ]
         lost += [f'{task} {metric} {decoding} {r.before:.4f} → {r.after:.4f}'
                  for (task, metric), r in part.iterrows() if r.verdict == 'worse']
     if gained: lines.append(f'Significantly better, greedy: {", ".join(gained)}')
-    return lines + ([f'Significantly worse: {", ".join(lost)}'] if lost else ['Nothing got significantly worse.'] if lines else [])
+    return (lines + ([f'Significantly worse: {", ".join(lost)}']
+                     if lost else ['Nothing got significantly worse.'] if lines else []))
 
 # %% ../../nbs/report/04_report.ipynb #532e1d03
 _SIGNS = dict(finite=('grad_norm', 'weight_norm'), kl=('kl_nats_per_sequence', 'grad_norm'),
-             reward=('reward_mean', 'entropy_nats'), tokens=('trained_tokens', 'truncated_share'))   # signal -> its curves
+             # signal -> its curves
+             reward=('reward_mean', 'entropy_nats'), tokens=('trained_tokens', 'truncated_share'))
 
 def _plot_signal(
     run: Run,     # the last attempt
@@ -106,7 +130,8 @@ def _plot_signal(
     if signal[:-2] == 'format': names = f'format_share_{signal[-1].lower()}', 'kl_nats_per_token'
     fig, axes = empty_panels(len(names))
     file = run.directory/'metrics-discarded.jsonl'
-    before = as_frame(read_rows(file, notes), step_columns() + ['recovery']) if file.exists() else None
+    before = (as_frame(read_rows(file, notes),
+                       step_columns() + ['recovery']) if file.exists() else None)
     for ax, name in zip(axes, names):
         for _, attempt in before.groupby('recovery') if before is not None else ():
             ax.plot(attempt.step, attempt[name], color=ORANGE, linewidth=0.9)
@@ -116,14 +141,20 @@ def _plot_signal(
     return fig
 
 # %% ../../nbs/report/04_report.ipynb #f0ba357f
-_LAST = ('step', 'loss', 'reward_mean', 'format_share', 'trained_tokens', 'kl_nats_per_sequence', 'entropy_nats', 'grad_norm',
-         'weight_norm', 'learning_rate', 'zero_signal_share', 'skipped', 'health')
+_LAST = ('step', 'loss', 'reward_mean', 'format_share', 'trained_tokens', 'kl_nats_per_sequence',
+         'entropy_nats', 'grad_norm', 'weight_norm', 'learning_rate', 'zero_signal_share',
+         'skipped', 'health')
 
 def _why(run, told):
     "The sentence, all signals, and the curves of those that stopped the run."
-    signals = [s for s in told['signals'] if isinstance(s, dict)] if isinstance(told.get('signals'), list) else []
-    rows = [[escaped(s.get('name')), escaped(s.get('level')), number(s.get('value')), escaped(s.get('sentence'))]
-            for s in signals]
+    signals = ([s for s in told['signals']
+                if isinstance(s, dict)] if isinstance(told.get('signals'), list) else [])
+    rows = [[
+        escaped(s.get('name')),
+        escaped(s.get('level')),
+        number(s.get('value')),
+        escaped(s.get('sentence'))
+    ] for s in signals]
     bad = [s.get('name') for s in signals if s.get('level') == 'act']
     figures = ''.join(figure_html(_plot_signal(run, s), f'signal{i}',
                                   f'{escaped(s)}: the last attempt, and in orange the discarded attempts.')
@@ -135,17 +166,20 @@ def _why(run, told):
 def _last_rows(run):
     "The last ten steps, without empty columns."
     shown = [m for m in _LAST if run.metrics[m].notna().any()]
-    return table_html(shown, [[number(r[m], whole=m in ('step', 'skipped', 'health')) for m in shown]
-                              for _, r in run.metrics.tail(10).iterrows()], 'numbers')
+    return table_html(shown,
+                      [[number(r[m], whole=m in ('step', 'skipped', 'health')) for m in shown]
+                       for _, r in run.metrics.tail(10).iterrows()], 'numbers')
 
 # %% ../../nbs/report/04_report.ipynb #45027e0b
 def _post_mortem_html(
     run_dir: str|Path, # a run that stopped because it was not healthy
 ) -> str:              # a whole HTML document without links, scripts or other files
-    "The post-mortem page: why the run stopped, its last steps and completions. Raises FileNotFoundError when the run has no post-mortem."
+    """The post-mortem page: why the run stopped, its last steps and completions. Raises
+    FileNotFoundError when the run has no post-mortem."""
     run = load_run(run_dir)
     if not (run.directory/'post_mortem.json').exists():
-        raise FileNotFoundError(f'{run.directory} has no post_mortem.json: it did not stop because it was not well')
+        raise FileNotFoundError(
+            f'{run.directory} has no post_mortem.json: it did not stop because it was not well')
     told = read_json(run.directory/'post_mortem.json', dict, [])
     cards = ''.join(completion_card(row, f'board{i}x')
                     for i, (_, row) in enumerate(run.completions.tail(10).iterrows()))
@@ -176,8 +210,10 @@ def _difference(r):
 
 def _tiles(table):
     out = ''
-    wanted = [(decoding, letter, 'reward') for letter in TASKS for decoding in ('greedy', 'sampled')]
-    wanted += [('greedy', letter, metric) for letter, task in TASKS.items() for metric in task.tiles]
+    wanted = [(decoding, letter, 'reward') for letter in TASKS
+              for decoding in ('greedy', 'sampled')]
+    wanted += [('greedy', letter, metric) for letter, task in TASKS.items()
+               for metric in task.tiles]
     for decoding, task, metric in wanted:
         if decoding not in table.columns.levels[0] or (task, metric) not in table.index: continue
         r = table.loc[(task, metric), decoding]
@@ -195,9 +231,15 @@ def _comparison_html(table):
     for (t, metric), r in table.iterrows():
         if t != task: rows.append(('group', [f'Task {escaped(t)}'] + [''] * (len(head) - 1)))
         task = t
-        cells = [c for d in decodings for c in (number(r[d].before), number(r[d].after), _difference(r[d]))]
-        rows.append([f'<code>{escaped(metric)}</code>{arrow(metric)}', *cells,
-                     number(r[decodings[0]].trivial), number(max(r[d].n for d in decodings), whole=True)])
+        cells = [
+            c for d in decodings
+            for c in (number(r[d].before), number(r[d].after), _difference(r[d]))
+        ]
+        rows.append([
+            f'<code>{escaped(metric)}</code>{arrow(metric)}', *cells,
+            number(r[decodings[0]].trivial),
+            number(max(r[d].n for d in decodings), whole=True)
+        ])
     return table_html(head, rows, 'numbers')
 
 
@@ -217,11 +259,14 @@ def _latest_html(run):
     e = run.evals[run.evals.slice == 'all']
     if not len(e): return '<p>No evaluation was written yet.</p>'
     e = e[e.step == e.step.max()]
-    rows = [[escaped(r.task), f'<code>{escaped(r.metric)}</code>{arrow(r.metric)}', escaped(r.decoding),
-             f'{number(r.value)} <small>[{number(r.low)}, {number(r.high)}]</small>', number(r.n, whole=True)]
-            for r in e.itertuples()]
-    return (f'<p>The last evaluation, at step {e.step.max():.0f}:</p>'
-            + table_html(['task', 'metric', 'decoding', 'value [95 %]', 'n'], rows, 'numbers left3'))
+    rows = [[
+        escaped(r.task), f'<code>{escaped(r.metric)}</code>{arrow(r.metric)}',
+        escaped(r.decoding),
+        f'{number(r.value)} <small>[{number(r.low)}, {number(r.high)}]</small>',
+        number(r.n, whole=True)
+    ] for r in e.itertuples()]
+    return (f'<p>The last evaluation, at step {e.step.max():.0f}:</p>' +
+            table_html(['task', 'metric', 'decoding', 'value [95 %]', 'n'], rows, 'numbers left3'))
 
 
 _SMALL = (
@@ -238,11 +283,20 @@ def _repairs_html(run):
     rows = []
     for part, lines in table.groupby(level=0, sort=False):
         rows.append(('group', [{'repaired': 'What it should repair', 'guardrails': 'Guardrails: what it should not harm'}[part]] + ['']*4))
-        rows += [[escaped(line), number(r.before), number(r.after), _difference(r), number(r.n, whole=True)] for (_, line), r in lines.iterrows()]
+        rows += [[
+            escaped(line),
+            number(r.before),
+            number(r.after),
+            _difference(r),
+            number(r.n, whole=True)
+        ] for (_, line), r in lines.iterrows()]
     said = ' '.join(line for line in verdict_lines(run)[:3] if line.endswith('.'))
-    return (f'<section><h2>Did it learn, and what did it cost?</h2><p class="lead">{escaped(said)}</p>'
-            + figure_html(plot_probes([run]), 'probes', 'Greedy answers to the prompts of the checks, which training never sees.')
-            + table_html(['greedy answers, held out', 'before', 'after', 'difference [95 %]', 'n'], rows, 'numbers') + '</section>')
+    return (
+        f'<section><h2>Did it learn, and what did it cost?</h2><p class="lead">{escaped(said)}</p>'
+        + figure_html(plot_probes([run]), 'probes',
+                      'Greedy answers to the prompts of the checks, which training never sees.') +
+        table_html(['greedy answers, held out', 'before', 'after', 'difference [95 %]', 'n'], rows,
+                   'numbers') + '</section>')
 
 
 def _answer(run):
@@ -258,18 +312,26 @@ def _memory(run):
     "What was measured for micro_batch_size auto; nothing where it is a number."
     file = run.directory/'memory_profiles.json'
     told = read_json(file, dict, []) if file.exists() else {}
-    sizes = as_frame(told['sizes'] if isinstance(told.get('sizes'), list) else [], ['micro_batch_size', 'peak_gb', 'headroom_gb'])
+    sizes = as_frame(told['sizes'] if isinstance(told.get('sizes'), list) else [],
+                     ['micro_batch_size', 'peak_gb', 'headroom_gb'])
     facts = as_frame([told], ['chosen', 'of', 'free_gb', 'share']).iloc[0]
     if not len(sizes) or facts.isna().any(): return ''
     fits = sizes.peak_gb <= facts.share*facts.free_gb
-    rows = [[number(r.micro_batch_size, whole=True), number(r.peak_gb), number(r.headroom_gb),
-             ', '.join(word for word, true in dict(chosen=r.micro_batch_size == facts.chosen, **{'too much': not fit}).items() if true)]
-            for r, fit in zip(sizes.itertuples(), fits)]
-    said = (f'{facts.free_gb:.2f} GB were free before the first step ({escaped(told.get("limit"))}); a backward pass of '
-            f'{facts.chosen:.0f} of {facts.of:.0f} completions, all as long as they may be, takes '
-            f'{"at most" if fits.any() else "more than"} {facts.share:.0%} of it{"" if fits.any() else ", and there is no smaller one"}.')
-    return ('<h3>What fits into memory</h3>' + figure_html(plot_memory(sizes, facts.share, facts.chosen), 'memory', said)
-            + table_html(['micro_batch_size', 'GB', 'GB left', ''], rows, 'numbers'))
+    rows = [[
+        number(r.micro_batch_size, whole=True),
+        number(r.peak_gb),
+        number(r.headroom_gb), ', '.join(word for word, true in dict(
+            chosen=r.micro_batch_size == facts.chosen, **{'too much': not fit}).items() if true)
+    ] for r, fit in zip(sizes.itertuples(), fits)]
+    said = (
+        f'{facts.free_gb:.2f} GB were free before the first step ({escaped(told.get("limit"))}); a backward pass of '
+        f'{facts.chosen:.0f} of {facts.of:.0f} completions, all as long as they may be, takes '
+        f'{"at most" if fits.any() else "more than"} {facts.share:.0%} of '
+        f'it{"" if fits.any() else ", and there is no smaller one"}.'
+    )
+    return ('<h3>What fits into memory</h3>' +
+            figure_html(plot_memory(sizes, facts.share, facts.chosen), 'memory', said) +
+            table_html(['micro_batch_size', 'GB', 'GB left', ''], rows, 'numbers'))
 
 # %% ../../nbs/report/04_report.ipynb #e1e6b611
 def _training(run):
@@ -281,26 +343,42 @@ def _training(run):
     note = averaged(run.metrics)
     if run.supervised:
         tasks = [rows for _, rows in run.metrics.groupby('task')] if 'task' in run.metrics else []
-        return (figure_html(plot_losses(run), 'losses', 'Batches of one task each.' + averaged(max(tasks, key=len, default=[])))
-                + figure_html(plot_panels(run, 'The optimizer'), 'panel0', note))
+        return (figure_html(plot_losses(run), 'losses', 'Batches of one task each.' +
+                            averaged(max(tasks, key=len, default=[]))) +
+                figure_html(plot_panels(run, 'The optimizer'), 'panel0', note))
     figures = [figure_html(plot_rewards(run), 'rewards',
                            'Completions sampled for training; '
                            'the thick line is a running mean over a tenth of the run.' + note)]
-    figures += [f'<h3>{h}</h3>' + figure_html(plot_panels(run, h), f'panel{i}') for i, h in enumerate(PANELS)]
+    figures += [
+        f'<h3>{h}</h3>' + figure_html(plot_panels(run, h), f'panel{i}')
+        for i, h in enumerate(PANELS)
+    ]
     if mixture := plot_mixture(run):
-        figures += ['<h3>Which prompts it asked</h3>', figure_html(mixture, 'mixture', 'A kind is asked more often, the more of its groups have a signal.')]
-    return ''.join(figures + ['<h3>Where the time went</h3>', figure_html(plot_time(run), 'time'), _memory(run)])
+        figures += [
+            '<h3>Which prompts it asked</h3>',
+            figure_html(mixture, 'mixture',
+                        'A kind is asked more often, the more of its groups have a signal.')
+        ]
+    return ''.join(
+        figures +
+        ['<h3>Where the time went</h3>',
+         figure_html(plot_time(run), 'time'),
+         _memory(run)])
 
 # %% ../../nbs/report/04_report.ipynb #10d7540a
 def report_html(
     run: Run, # any, also a partial one
 ) -> str:     # a whole HTML document without links, scripts or other files
     "The report of a run."
-    evals = ''.join(figure_html(plot_evals(run, t), f'evals{t}', f'Task {t} on held-out prompts, with 95 % intervals.')
-                    for t in TASKS)
-    cards = ''.join(completion_card(row, f'board{i}x') for i, (_, row) in enumerate(pick_completions(run).iterrows()))
-    written = '' if run.supervised else ('<section><h2>What the model wrote</h2>'
-                                         f'{cards or "<p>No completion was written yet.</p>"}</section>')
+    evals = ''.join(
+        figure_html(plot_evals(run, t), f'evals{t}',
+                    f'Task {t} on held-out prompts, with 95 % intervals.') for t in TASKS)
+    cards = ''.join(
+        completion_card(row, f'board{i}x')
+        for i, (_, row) in enumerate(pick_completions(run).iterrows()))
+    written = '' if run.supervised else (
+        '<section><h2>What the model wrote</h2>'
+        f'{cards or "<p>No completion was written yet.</p>"}</section>')
     return document(
         f'{run.name} · rookworld report',
         f'{head_html(run)}{_answer(run)}<section><h2>Held-out metrics over the run</h2>'
@@ -315,5 +393,7 @@ def write_report(
     run = load_run(run_dir)
     write_at_once(run.directory/'report.html', report_html(run))
     if not run.supervised:
-        write_at_once(run.directory/'reward.png', lambda f: plot_rewards(run).savefig(f, format='png', dpi=150, facecolor='white'))
+        write_at_once(
+            run.directory/'reward.png',
+            lambda f: plot_rewards(run).savefig(f, format='png', dpi=150, facecolor='white'))
     return run.directory/'report.html'

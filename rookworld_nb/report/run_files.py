@@ -19,11 +19,14 @@ from ..measure.measures import every_metric
 class Run:
     "The contents of a run directory, as data frames."
     directory: Path           # where it was read
-    config: dict              # config.json without its groups, field: value; {} when it cannot be read
-    metrics: pd.DataFrame     # one row per step; every step metric of `every_metric` is a column, nan where not logged
+    # config.json without its groups, field: value; {} when it cannot be read
+    config: dict
+    # one row per step; every step metric of `every_metric` is a column, nan where not logged
+    metrics: pd.DataFrame
     evals: pd.DataFrame       # step, decoding, metric, value, low, high, n, task, slice
     completions: pd.DataFrame # step, task, prompt, completion, reward, parts, reason, advantage
-    comparison: pd.DataFrame  # decoding, metric, task, slice, before, after, difference, low, high, n, p, trivial
+    # decoding, metric, task, slice, before, after, difference, low, high, n, p, trivial
+    comparison: pd.DataFrame
     notes: tuple[str, ...]    # what is missing or could not be read
 
     @property
@@ -44,8 +47,11 @@ class Run:
 # %% ../../nbs/report/01_run_files.ipynb #e4059088
 _COLUMNS = dict(
     evals=['step', 'decoding', 'metric', 'value', 'low', 'high', 'n', 'task', 'slice'],
-    completions=['step', 'task', 'prompt', 'completion', 'reward', 'parts', 'reason', 'advantage'],
-    comparison=['decoding', 'metric', 'task', 'slice', 'before', 'after', 'difference', 'low', 'high', 'n', 'p', 'trivial'])
+    completions=['step', 'task', 'prompt', 'completion', 'reward', 'parts', 'reason',
+                 'advantage'], comparison=[
+                     'decoding', 'metric', 'task', 'slice', 'before', 'after', 'difference', 'low',
+                     'high', 'n', 'p', 'trivial'
+                 ])
 _WORDS = {'decoding', 'metric', 'task', 'slice', 'prompt', 'completion', 'parts', 'reason'}
 
 def step_columns() -> list[str]:
@@ -63,10 +69,13 @@ def as_frame(
     found = found.reindex(columns=columns + [c for c in found if c not in columns])
     for c in columns:
         if c not in _WORDS:
-            found[c] = pd.to_numeric(found[c], errors='coerce').astype(float).replace([math.inf, -math.inf], math.nan)
+            found[c] = pd.to_numeric(found[c],
+                                     errors='coerce').astype(float).replace([math.inf, -math.inf],
+                                                                            math.nan)
         elif c != 'parts': found[c] = [v if isinstance(v, str) else '' for v in found[c]]
     if 'step' in columns: found = found.dropna(subset='step').sort_values('step', kind='stable')
-    return (found.drop_duplicates(list(unique), keep='last') if unique else found).reset_index(drop=True)
+    return (found.drop_duplicates(list(unique), keep='last') if unique else found).reset_index(
+        drop=True)
 
 # %% ../../nbs/report/01_run_files.ipynb #70abc322
 def load_run(
@@ -76,12 +85,14 @@ def load_run(
     directory, notes = Path(run_dir), []
     if not directory.is_dir(): raise FileNotFoundError(f'{directory} is not a directory')
     if not any((directory/f).exists() for f in ('config.json', 'metrics.jsonl')):
-        raise ValueError(f'{directory} is not a run directory: it has neither config.json nor metrics.jsonl')
+        raise ValueError(
+            f'{directory} is not a run directory: it has neither config.json nor metrics.jsonl')
     config = flat_config(read_json(directory/'config.json', dict, notes))
     metrics = as_frame(read_rows(directory/'metrics.jsonl', notes), step_columns(), ['step'])
     evals = as_frame(read_rows(directory/'eval.jsonl', notes), _COLUMNS['evals'],
                      ['step', 'decoding', 'metric', 'task', 'slice'])
     known = [] if 'preset' in config else notes      # a supervised run has neither of the two
     completions = as_frame(read_rows(directory/'completions.jsonl', known), _COLUMNS['completions'])
-    comparison = as_frame(read_json(directory/'comparison.json', list, known), _COLUMNS['comparison'])
+    comparison = as_frame(read_json(directory/'comparison.json', list, known),
+                          _COLUMNS['comparison'])
     return Run(directory, config, metrics, evals, completions, comparison, tuple(notes))

@@ -18,7 +18,8 @@ def verdict(
     metric: str, # its name
     low: float,  # lower end of the difference's 95 % interval
     high: float, # upper end
-) -> str:        # 'better', 'worse', 'changed' (no direction known) or '' (the interval includes zero)
+# 'better', 'worse', 'changed' (no direction known) or '' (the interval includes zero)
+) -> str:
     "The verdict about a difference, from its interval."
     if not (low > 0 or high < 0): return ''
     better = known[metric].better if metric in (known := every_metric()) else 0
@@ -29,15 +30,20 @@ _PARTS = dict(repaired=False, guardrails=True)    # are its aims guardrails?
 
 def verdict_table(
     run: Run, # with a comparison that has something to repair, or the table is empty
-) -> pd.DataFrame: # index (part, line), part is 'repaired' or 'guardrails'; columns before, after, difference, low, high, n, verdict
+# index (part, line), part is 'repaired' or 'guardrails'; columns before, after, difference, low,
+# high, n, verdict
+) -> pd.DataFrame:
     "What the run should repair, then what it should not harm; greedy answers."
     found, rows = run.comparison[run.comparison.decoding.isin(['greedy', 'probes'])], []
     for part, guard in _PARTS.items():
         for letter, aim in aims_of(guard):
-            for r in found[(found.task == letter) & (found.metric == aim.metric) & (found.slice == aim.slice)].itertuples():
+            for r in found[(found.task == letter) & (found.metric == aim.metric) &
+                           (found.slice == aim.slice)].itertuples():
                 if aim.source or r.decoding == 'greedy':
-                    rows.append(dict(part=part, line=aim.line, before=r.before, after=r.after, difference=r.difference,
-                                     low=r.low, high=r.high, n=int(r.n), verdict=verdict(aim.metric, r.low, r.high)))
+                    rows.append(
+                        dict(part=part, line=aim.line, before=r.before, after=r.after,
+                             difference=r.difference, low=r.low, high=r.high, n=int(r.n),
+                             verdict=verdict(aim.metric, r.low, r.high)))
     if not any(row['part'] == 'repaired' for row in rows): return pd.DataFrame()
     return pd.DataFrame(rows).set_index(['part', 'line'])
 
@@ -48,11 +54,19 @@ def verdict_lines(
     "The table as text, after a few sentences."
     table = verdict_table(run)
     if not len(table): return []
-    lines = [*_sentences(table), '', f'{"greedy answers, held out":40} before   after   change   95 % interval       n']
+    lines = [
+        *_sentences(table), '',
+        f'{"greedy answers, held out":40} before   after   change   95 % interval       n'
+    ]
     for part, rows in table.groupby(level=0, sort=False):
-        lines.append({'repaired': 'What it should repair', 'guardrails': 'Guardrails: what it should not harm'}[part])
+        lines.append({
+            'repaired': 'What it should repair', 'guardrails': 'Guardrails: what it should not harm'
+        }[part])
         for (_, line), r in rows.iterrows():
-            lines.append(f'  {line:38} {r.before:6.3f}  {r.after:6.3f}  {r.difference:+z7.3f}  [{r.low:+z.3f}, {r.high:+z.3f}]  {r.n:5}  {r.verdict}'.rstrip())
+            lines.append(
+                f'  {line:38} {r.before:6.3f}  {r.after:6.3f}  {r.difference:+z7.3f}  '
+                f'[{r.low:+z.3f}, {r.high:+z.3f}]  {r.n:5}  {r.verdict}'
+                .rstrip())
     return lines
 
 # %% ../../nbs/report/06_verdict.ipynb #3dadfedf
@@ -60,25 +74,35 @@ def _change(table, part, line, of):
     "'rose from 62.7 to 92.0 %', by the interval."
     if (part, line) not in table.index: return ''
     r = table.loc[part, line]
-    if not r.verdict: return f'{of} stayed near {100*r.before:.1f} % (change {100*r.difference:+z.1f} [{100*r.low:+z.1f}, {100*r.high:+z.1f}] points)'
+    if not r.verdict:
+        return f'{of} stayed near {100*r.before:.1f} % (change {100*r.difference:+z.1f} [{100*r.low:+z.1f}, {100*r.high:+z.1f}] points)'
     return f'{of} {"rose" if r.difference > 0 else "fell"} from {100*r.before:.1f} to {100*r.after:.1f} %'
 
 
 def _sentences(table):
     "The sentences that answer the reader's questions."
-    asked = [('Guardrail' if guard else letter, part, aim) for part, guard in _PARTS.items() for letter, aim in aims_of(guard) if aim.said]
-    return [said + '.' for of, part, aim in asked if (said := _change(table, part, aim.line, f'{of}: {aim.said}'))]
+    asked = [('Guardrail' if guard else letter, part, aim) for part, guard in _PARTS.items()
+             for letter, aim in aims_of(guard) if aim.said]
+    return [
+        said + '.' for of, part, aim in asked
+        if (said := _change(table, part, aim.line, f'{of}: {aim.said}'))
+    ]
 
 # %% ../../nbs/report/06_verdict.ipynb #1b87b4cf
 _COLOURS = (BLUE, ORANGE, GREEN, '#8a6fc9', '#8d99a8')
 
 def _curves(runs):
     "Panel: letter and aim of each of its curves."
-    asked, found = {row for run in runs for row in run.evals[['task', 'metric']].itertuples(index=False, name=None)}, {}
+    asked, found = {
+        row
+        for run in runs
+        for row in run.evals[['task', 'metric']].itertuples(index=False, name=None)
+    }, {}
     for guard in _PARTS.values():
         for letter, aim in aims_of(guard):
             panel = 'guardrails' if guard else TASKS[letter].heading
-            if aim.label and (letter, aim.metric) in asked: found.setdefault(panel, []).append((letter, aim))
+            if aim.label and (letter, aim.metric) in asked:
+                found.setdefault(panel, []).append((letter, aim))
     return found
 
 
@@ -93,7 +117,8 @@ def plot_probes(
             for i, run in enumerate(runs):
                 e = run.evals
                 e = e[(e.decoding == 'check') & (e.task == letter) & (e.metric == aim.metric) & (e.slice == aim.slice)]
-                ax.plot(e.step, e.value, color=colour, marker='.', linewidth=1.6 if len(runs) == 1 else 1, label=aim.label if not i else None)
+                ax.plot(e.step, e.value, color=colour, marker='.',
+                        linewidth=1.6 if len(runs) == 1 else 1, label=aim.label if not i else None)
         axes_title(ax, panel)
         ax.set_ylim(0, 1.02)
         ax.legend(frameon=False, fontsize=7, ncols=2, loc='lower right')
@@ -111,7 +136,11 @@ def plot_mixture(
     fig, axes = empty_panels(len(wanted), 2, 2.4)
     for ax, (what, task) in zip(axes, wanted):
         names = [c for c in m if c.startswith(f'{what}_{task}_')]
-        for name, colour in zip(names, (*_COLOURS, '#b0436e')): ax.plot(m.step, m[name], color=colour, linewidth=1.4, label=name.split('_', 2)[2])
-        axes_title(ax, f'{task.upper()}: {"share of the prompts" if what == "share" else "share of groups with a signal"}')
+        for name, colour in zip(names, (*_COLOURS, '#b0436e')):
+            ax.plot(m.step, m[name], color=colour, linewidth=1.4, label=name.split('_', 2)[2])
+        axes_title(
+            ax,
+            f'{task.upper()}: {"share of the prompts" if what == "share" else "share of groups with a signal"}'
+        )
         ax.legend(frameon=False, fontsize=7, ncols=3, loc='best')
     return fig

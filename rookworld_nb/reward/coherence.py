@@ -13,14 +13,17 @@ from ..chess.tasks import MAX_MOVES, PolicyAnswer, PolicyTask, parse_completion,
 from .reward_scorer import WEIGHTS, Score, score
 
 # %% ../../nbs/reward/03_coherence.ipynb #69c393fb
-RULES_WEIGHTS = {'legal': 0.20, 'tidy': 0.16, 'among': 0.08, 'coherent': 0.16}   # together 0.6, as the parts of P and of A
-complete('P', by_rules=RULES_WEIGHTS, paid='a self-consistent P answer: five legal moves, the one it rated highest played')
+# together 0.6, as the parts of P and of A
+RULES_WEIGHTS = {'legal': 0.20, 'tidy': 0.16, 'among': 0.08, 'coherent': 0.16}
+complete('P', by_rules=RULES_WEIGHTS,
+         paid='a self-consistent P answer: five legal moves, the one it rated highest played')
 
 def _own_choice(
     answer: PolicyAnswer, # as read
     alone: bool,          # is there only one legal move?
 ) -> float:               # 0 to 1
-    "How far B is the best of the answer's own evaluations. A move that is valued twice counts with the lower value."
+    """How far B is the best of the answer's own evaluations. A move that is valued twice counts
+    with the lower value."""
     own = {}
     for m, e in zip(answer.moves, answer.evals): own[m] = min(e, own.get(m, math.inf))
     others = [e for m, e in own.items() if m != answer.best]
@@ -36,24 +39,32 @@ def _rules_shares(fen, answer):
     named, wanted = set(answer.moves), min(MAX_MOVES, len(legal))
     tidy = len(named & legal) / max(len(answer.moves), wanted)
     if answer.best not in legal: return {'legal': 0., 'tidy': tidy, 'among': 0., 'coherent': 0.}
-    return {'legal': 1., 'tidy': tidy, 'among': float(answer.best in named), 'coherent': _own_choice(answer, wanted == 1)}
+    return {
+        'legal': 1., 'tidy': tidy, 'among': float(answer.best in named),
+        'coherent': _own_choice(answer, wanted == 1)
+    }
 
 
 def is_coherent(
     fen: str,             # the position
     answer: PolicyAnswer, # read by the strict parser
 ) -> bool:
-    "Five different legal moves (or all there are), and B is the one that the answer itself values most."
+    """Five different legal moves (or all there are), and B is the one that the answer itself values
+    most."""
     return all(share == 1 for share in _rules_shares(fen, answer).values())
 
 # %% ../../nbs/reward/03_coherence.ipynb #88b9ea41
-_FINDINGS = {'legal': 'B {0} is illegal', 'tidy': 'candidates illegal, repeated or missing',
-             'among': 'B {0} is not a candidate', 'coherent': 'B {0} is not the best of its own evaluations'}
+_FINDINGS = {
+    'legal': 'B {0} is illegal', 'tidy': 'candidates illegal, repeated or missing',
+    'among': 'B {0} is not a candidate', 'coherent': 'B {0} is not the best of its own evaluations'
+}
 
 def score_by_rules(
     prompt: str,        # see `score`
-    completion: str,    # what the model wrote, without the end-of-text token; any text is scored, none raises
-    weights: dict|None = None, # see `parse_weights`, for A and for unreadable text; None is `WEIGHTS`
+    # what the model wrote, without the end-of-text token; any text is scored, none raises
+    completion: str,
+    # see `parse_weights`, for A and for unreadable text; None is `WEIGHTS`
+    weights: dict|None = None,
 ) -> Score:             # total in [-0.3, 1]; 1 for P: self-consistent, for A: exact
     "Grade one completion without any label."
     task, weights = parse_prompt(prompt), weights or WEIGHTS
@@ -61,10 +72,13 @@ def score_by_rules(
     try: answer = parse_completion(prompt, completion, strict=True)
     except ValueError: return score(prompt, completion, weights=weights)
     shares, about = _rules_shares(task.fen, answer), (task, answer, None, weights | {'P': RULES_WEIGHTS})
-    parts = {'structure': weights['both']['structure']} | {name: w*shares[name] for name, w in RULES_WEIGHTS.items()}
+    parts = ({'structure': weights['both']['structure']}
+             | {name: w*shares[name]
+                for name, w in RULES_WEIGHTS.items()})
     if all(share == 1 for share in shares.values()): return Score(1., weights['both'] | parts, 'coherent', about)
     found = [_FINDINGS[name].format(answer.best) for name, share in shares.items() if share < 1]
-    return Score(min(0.8, math.fsum(parts.values())), parts, found[0] if not shares['legal'] else '; '.join(found), about)
+    return Score(min(0.8, math.fsum(parts.values())), parts,
+                 found[0] if not shares['legal'] else '; '.join(found), about)
 
 # %% ../../nbs/reward/03_coherence.ipynb #8ade1ce3
 def add_coherence(
@@ -76,7 +90,12 @@ def add_coherence(
 ) -> Score:            # between both totals; exact answers and A stay as they are
     "Let the rules pay a share of P, for a self-consistent answer."
     if not share or found.total == 1 or not isinstance(found.about[0], PolicyTask): return found
-    own, mixed = score_by_rules(prompt, completion, weights), lambda a, b: {n: (1 - share)*a.get(n, 0.) + share*b.get(n, 0.) for n in {**a, **b}}
+    own, mixed = score_by_rules(
+        prompt, completion, weights
+    ), lambda a, b: {n: (1 - share)*a.get(n, 0.) + share*b.get(n, 0.)
+                     for n in {**a, **b}}
     of = found.about[3] | {'P': mixed(found.about[3]['P'], RULES_WEIGHTS)}
-    reasons = dict.fromkeys([*found.reason.split('; '), *own.reason.split('; ')])    # both may say that B is illegal
-    return Score(found.total + share*(own.total - found.total), mixed(found.parts, own.parts), '; '.join(reasons), (*found.about[:3], of))
+    # both may say that B is illegal
+    reasons = dict.fromkeys([*found.reason.split('; '), *own.reason.split('; ')])
+    return Score(found.total + share*(own.total - found.total), mixed(found.parts, own.parts),
+                 '; '.join(reasons), (*found.about[:3], of))

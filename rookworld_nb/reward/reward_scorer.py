@@ -26,12 +26,15 @@ WEIGHTS = {
              'readable':    0.50}, # how near it is to something the strict parser accepts
     'both': {'structure':   0.20,  # the strict parser accepts it
              'exact':       0.20}, # every field right: the only way from 0.8 to 1
-    'P':    {'legal':       0.015,  # B is legal; if not, the parts below are paid at `_ILLEGAL_RATE`
+    # B is legal; if not, the parts below are paid at `_ILLEGAL_RATE`
+    'P':    {'legal':       0.015,
              'tidy':        0.01,  # candidates legal and without repetition
-             'regret':      0.33,  # win probability that B gives away compared with the best listed move
+             # win probability that B gives away compared with the best listed move
+             'regret':      0.33,
              'candidates':  0.08,  # the set of moves, against the true set
              'evals':       0.165}, # each matched move's eval, as a win probability
-    'A':    {'changed':     0.17,  # squares the move had to change (illegal move: the verdict, reward and truncated)
+    # squares the move had to change (illegal move: the verdict, reward and truncated)
+    'A':    {'changed':     0.17,
              'stayed':      0.08,  # squares the move had to leave unchanged
              'side':        0.03,
              'castling':    0.03,
@@ -43,23 +46,36 @@ WEIGHTS = {
 for letter in 'PA': complete(letter, weights=WEIGHTS[letter])
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #22f1cb07
-_ILLEGAL_RATE = 0.03    # share of tidy, candidates and evals still paid when B is illegal: some credit, but below every legal B
-_LISTED_FLOOR = 0.05    # regret credit for being listed at all; a legal move without a value earns 0
-_UNLISTED_RATE = 0.125  # regret credit of an unlisted move that the engine valued, relative to a listed move of that value
+# share of tidy, candidates and evals still paid when B is illegal: some credit, but below every
+# legal B
+_ILLEGAL_RATE = 0.03
+# regret credit for being listed at all; a legal move without a value earns 0
+_LISTED_FLOOR = 0.05
+# regret credit of an unlisted move that the engine valued, relative to a listed move of that value
+_UNLISTED_RATE = 0.125
 _REGRET_SCALE = 0.06    # win probability given away that divides the credit above the floor by e
 _EVAL_SCALE = 0.05      # error in win probability that divides an eval's credit by e
-_SQUARE_SCALE = 0.25    # wrong squares among those that had to stay, per piece on the board, that divide their credit by e
-_UNCHANGED_RATE = 0.05  # share of A's other fields still paid when no square that had to change is right
+# wrong squares among those that had to stay, per piece on the board, that divide their credit by e
+_SQUARE_SCALE = 0.25
+# share of A's other fields still paid when no square that had to change is right
+_UNCHANGED_RATE = 0.05
 _BOARD_RATE = 1/6       # share of all parts of A still paid when a square is wrong: at most 0.3
-_SIDE_RATE = 2/3        # the same when the board is right and the side to move is wrong: at most 0.6
+# the same when the board is right and the side to move is wrong: at most 0.6
+_SIDE_RATE = 2/3
 _JUNK_SCALE = 60        # characters around an answer that halve its reward
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #f94369b8
 def parse_weights(
-    text: str, # such as 'regret=0.5 evals=0.1': parts of P, A or another task and their share of the 0.6; '' changes nothing
+    # such as 'regret=0.5 evals=0.1': parts of P, A or another task and their share of the 0.6; ''
+    # changes nothing
+    text: str,
 ) -> dict:     # a table like `WEIGHTS`; ValueError names what is wrong
     "The table of weights with other weights for some parts."
-    table = {task: dict(parts) for task, parts in (WEIGHTS | {letter: task.weights for letter, task in TASKS.items()}).items()}
+    table = {
+        task: dict(parts)
+        for task, parts in (WEIGHTS | {letter: task.weights
+                                       for letter, task in TASKS.items()}).items()
+    }
     usual, letters = {letter: dict(table[letter]) for letter in TASKS}, [*TASKS]
     for word in text.replace(',', ' ').split():
         name, _, number = word.partition('=')
@@ -69,7 +85,8 @@ def parse_weights(
             raise ValueError(f"reward_weights: {name!r} is no part of the reward, expected one of "
                              f"{', '.join(p.replace(' ', '_') for t in letters for p in table[t])}")
         if not re.fullmatch(r'[0-9]*\.?[0-9]+', number):
-            raise ValueError(f'reward_weights: the weight of {name} must be a number, 0 or more, not {number!r}')
+            raise ValueError(
+                f'reward_weights: the weight of {name} must be a number, 0 or more, not {number!r}')
         table[task][part] = float(number)
     for task in letters:
         if not (total := sum(table[task].values())):
@@ -85,12 +102,16 @@ class Score:
     total: float            # in [-0.3, 1]
     parts: dict[str, float] # reward earned by each part of `WEIGHTS`, in reward units
     reason: str             # what was wrong, or 'exact'
-    about: tuple = field(default=(), compare=False, repr=False) # task, answer (None when none can be read), truth, weights: for the picture
+    # task, answer (None when none can be read), truth, weights: for the picture
+    about: tuple = field(default=(), compare=False, repr=False)
 
     def _repr_html_(self):
-        most = {name: w for table in self.about[3].values() for name, w in table.items()} if self.about else {}
+        most = ({name: w
+                 for table in self.about[3].values()
+                 for name, w in table.items()} if self.about else {})
         rows = [[name, f'{value:.3f}', f'{most.get(name, 0):.3f}'] for name, value in self.parts.items()]
-        table = table_html(['part', 'earned', 'of'], [*rows, ['<b>total</b>', f'<b>{self.total:.3f}</b>', '']], 'parts')
+        table = table_html(['part', 'earned', 'of'],
+                           [*rows, ['<b>total</b>', f'<b>{self.total:.3f}</b>', '']], 'parts')
         picture = TASKS[self.about[0].letter].picture(*self.about[:3]) if self.about else ''
         return f'{picture}{table}<p>{escaped(self.reason)}</p>'
 
@@ -101,28 +122,36 @@ def _receipt(parts, reason, low, high, about):
 # %% ../../nbs/reward/01_reward_scorer.ipynb #20a6016b
 def _policy_picture(task, answer, truth):
     "The move played (blue) and the best move (green)."
-    return board_svg(task.fen, size=220, arrows={a.best: colour for a, colour in ((truth, 'green'), (answer, 'blue')) if a})
+    return board_svg(
+        task.fen, size=220,
+        arrows={a.best: colour
+                for a, colour in ((truth, 'green'), (answer, 'blue')) if a})
 
 
 def _env_picture(task, answer, truth):
     "The board as written, wrong squares red, changed squares that are right green."
     if not answer: return board_svg(task.fen, size=220)
-    before, true, got = (board_squares(fen.split(' ')[0]) for fen in (task.fen, truth.fen, answer.fen))
+    before, true, got = (board_squares(fen.split(' ')[0])
+                         for fen in (task.fen, truth.fen, answer.fen))
     fill = {chess.SQUARE_NAMES[i ^ 56]: '#d9534faa' if got[i] != true[i] else '#5cb85caa'
             for i in range(64) if got[i] != true[i] or before[i] != true[i]}
     try: chess.Board(answer.fen)
-    except ValueError: return board_svg(f"{answer.fen.split(' ')[0]} w - - 0 1", size=220, fill=fill)     # only the squares can be read
+    except ValueError:
+        return board_svg(f"{answer.fen.split(' ')[0]} w - - 0 1", size=220,
+                         fill=fill) # only the squares can be read
     return board_svg(answer.fen, size=220, fill=fill)
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #46765c51
-_chance = lru_cache(8192)(win_probability)    # evals have two decimals: a few thousand values, again and again
+# evals have two decimals: a few thousand values, again and again
+_chance = lru_cache(8192)(win_probability)
 
 
 def regret_credit(
     best: str,              # the move chosen, UCI, legal
     true: dict[str, float], # the engine's moves -> evals in pawns
     values: dict[str, float]|None = None, # the same for moves it did not list, when it was asked
-) -> float:                 # 0 (value unknown), to `_UNLISTED_RATE`, or from `_LISTED_FLOOR` to 1 (as good as the best)
+# 0 (value unknown), to `_UNLISTED_RATE`, or from `_LISTED_FLOOR` to 1 (as good as the best)
+) -> float:
     "The credit of a move, by how little win probability it gives away."
     value = true.get(best, (values or {}).get(best))
     if value is None: return 0.
@@ -132,20 +161,26 @@ def regret_credit(
 # %% ../../nbs/reward/01_reward_scorer.ipynb #3fddb91d
 def _legal(fen, moves, true):
     "The legal ones among some moves; the true moves are known to be legal."
-    return moves if moves <= true.keys() else moves & true.keys() | legal_among(fen, moves - true.keys())
+    return (moves if moves <= true.keys() else moves & true.keys()
+            | legal_among(fen, moves - true.keys()))
 
 
 def _policy_shares(fen, answer, true, values):
-    "Each part of P as a share in [0, 1], before the legality of B is applied; the legal moves of the answer; the errors of its evals."
+    """Each part of P as a share in [0, 1], before the legality of B is applied; the legal moves of
+    the answer; the errors of its evals."""
     moves, off = answer.moves, {}
     for m, e in zip(moves, answer.evals):   # a move valued twice: the worse value counts
         if m in true: off[m] = max(off.get(m, 0.), abs(_chance(e) - _chance(true[m])))
     named, most = set(moves), max(len(moves), len(true))
     legal, hits = _legal(fen, {answer.best, *named}, true), len(named & true.keys())
     valid = len(named & legal) / most
-    shares = {'legal': float(answer.best in legal), 'tidy': valid, 'regret': 0., 'candidates': 0., 'evals': 0.}
+    shares = {
+        'legal': float(answer.best in legal), 'tidy': valid, 'regret': 0., 'candidates': 0.,
+        'evals': 0.
+    }
     if true:
-        if answer.best in legal: shares['regret'] = regret_credit(answer.best, true, values) * (1 + valid) / 2
+        if answer.best in legal:
+            shares['regret'] = (regret_credit(answer.best, true, values)*(1 + valid)/2)
         shares['candidates'] = hits / (len(moves) + len(true) - hits)
         shares['evals'] = math.fsum([math.exp(-x / _EVAL_SCALE) for x in off.values()]) / most
     return shares, legal, off
@@ -159,22 +194,28 @@ def _policy_reason(answer, true, values, legal, off):
     elif true and value < max(true.values()):
         found.append(f'B {answer.best} gives away {max(true.values()) - value:.2f} pawns')
     if answer.best not in named: found.append(f'B {answer.best} is not a candidate')
-    if bad := named.keys() - legal: found.append(f"illegal candidates {' '.join(m for m in named if m in bad)}")
+    if bad := named.keys() - legal:
+        found.append(f"illegal candidates {' '.join(m for m in named if m in bad)}")
     if len(named) < len(answer.moves): found.append('repeated candidates')
     if true: found.append(f'{len(named.keys() & true.keys())} of {len(true)} candidates found')
     if any(off.values()):
-        found.append(f'their evals off by {100 * sum(off.values()) / len(off):.1f} % of win probability')
+        found.append(
+            f'their evals off by {100 * sum(off.values()) / len(off):.1f} % of win probability')
     return '; '.join(found) if true else '; '.join([*found, 'no target: only legality was judged'])
 
 
 def _score_policy(task, answer, target, weights, values):
-    true, about = dict(zip(target.moves, target.evals)) if target else {}, (task, answer, target, weights)
+    true, about = dict(zip(target.moves, target.evals)) if target else {}, (task, answer, target,
+                                                                            weights)
     same = len(answer.moves) == len(true) and dict(zip(answer.moves, answer.evals)) == true
     if same and true.get(answer.best) == true[target.best]:   # of several best moves, any
         return Score(1., weights['both'] | weights['P'], 'exact', about)
     shares, legal, off = _policy_shares(task.fen, answer, true, values)
     rate = 1 if shares['legal'] else _ILLEGAL_RATE
-    parts = {name: w * shares[name] * (1 if name == 'legal' else rate) for name, w in weights['P'].items()}
+    parts = {
+        name: w*shares[name]*(1 if name == 'legal' else rate)
+        for name, w in weights['P'].items()
+    }
     return _receipt({'structure': weights['both']['structure']} | parts,
                     _policy_reason(answer, true, values, legal, off), 0.2, 0.8, about)
 
@@ -206,18 +247,26 @@ def _env_shares(before, answer, truth):
     change, wrong = _differ(before, true), _differ(got, true)
     missed = [i for i in wrong if i in change]
     astray = len(wrong) - len(missed)
-    same = [*map(eq, words, true_words), answer.reward == truth.reward, answer.terminated == truth.terminated,
-            answer.truncated == truth.truncated]
+    same = [
+        *map(eq, words, true_words), answer.reward == truth.reward,
+        answer.terminated == truth.terminated, answer.truncated == truth.truncated
+    ]
     side, castling, passant, half, full, reward, terminated, truncated = same
     found = 1 - len(missed) / len(change) if change else (reward + truncated) / 2
     stayed = math.exp(-astray / max(2, _SQUARE_SCALE * (64 - true.count('.'))))
     findings = [f'squares that had to change: {_square_names(missed)}'] if missed else []
-    if astray: findings.append(f'squares that had to stay: {_square_names([i for i in wrong if i not in change])}')
+    if astray:
+        findings.append(
+            f'squares that had to stay: {_square_names([i for i in wrong if i not in change])}')
     if not all(same): findings += compress(_WORDS, map(not_, same))
-    gate, rate = _UNCHANGED_RATE + (1 - _UNCHANGED_RATE) * found**2 * stayed, _BOARD_RATE if wrong else 1 if side else _SIDE_RATE
-    return {'changed': found * stayed * rate, 'stayed': stayed * gate * rate, 'side': side * gate * rate,
-            'castling': castling * gate * rate, 'en passant': passant * gate * rate, 'clocks': (half + full) / 2 * gate * rate,
-            'reward': reward * gate * rate, 'terminated': terminated * gate * rate, 'truncated': truncated * gate * rate}, findings
+    gate, rate = _UNCHANGED_RATE + (
+        1 - _UNCHANGED_RATE)*found**2*stayed, _BOARD_RATE if wrong else 1 if side else _SIDE_RATE
+    return {
+        'changed': found*stayed*rate, 'stayed': stayed*gate*rate, 'side': side*gate*rate,
+        'castling': castling*gate*rate, 'en passant': passant*gate*rate,
+        'clocks': (half + full)/2*gate*rate, 'reward': reward*gate*rate,
+        'terminated': terminated*gate*rate, 'truncated': truncated*gate*rate
+    }, findings
 
 
 def _score_parts(task, answer, truth, weights, values):
@@ -265,16 +314,19 @@ def _env_salvage(prompt, task, text):
     words = [' '.join(first.split()[:6]), *(''.join(field.split()[:1]) for field in rest)]
     try: return parse_completion(prompt, '+'.join(words), strict=False), len('+'.join(words))
     except ValueError: _fields(words[0])
-    return EnvAnswer(words[0], math.nan, None, None), len(words[0])    # a position without a readable verdict
+    # a position without a readable verdict
+    return EnvAnswer(words[0], math.nan, None, None), len(words[0])
 
 
 def _salvage(prompt, task, text):
-    "The answer inside a text that contains more or less than an answer, and its length in characters, counting every gap as one."
+    """The answer inside a text that contains more or less than an answer, and its length in
+    characters, counting every gap as one."""
     if own := TASKS[task.letter].salvage: return own(prompt, task, text)
     return parse_completion(prompt, text, strict=False), len(' '.join(text.split()))
 
 
-def _grade(task, answer, truth, weights, values): return (TASKS[task.letter].grade or _score_parts)(task, answer, truth, weights, values)
+def _grade(task, answer, truth, weights, values):
+    return (TASKS[task.letter].grade or _score_parts)(task, answer, truth, weights, values)
 
 
 def _score_text(prompt, task, text, truth, reason, weights, values):
@@ -283,7 +335,8 @@ def _score_text(prompt, task, text, truth, reason, weights, values):
     try:
         answer, used = _salvage(prompt, task, text)
         graded = _grade(task, answer, truth, weights, values).total
-        share = 0.4 + 0.6 * (graded - 0.2) / 0.8 * _JUNK_SCALE / (_JUNK_SCALE + len(' '.join(text.split())) - used)
+        share = (0.4 + 0.6*(graded - 0.2)/0.8*_JUNK_SCALE/
+                 (_JUNK_SCALE + len(' '.join(text.split())) - used))
     except ValueError:
         share = 0.4 * TASKS[task.letter].near(text)
     table = weights['text']
@@ -293,13 +346,16 @@ def _score_text(prompt, task, text, truth, reason, weights, values):
 # %% ../../nbs/reward/01_reward_scorer.ipynb #99627e7c
 @lru_cache(4096)
 def _rules(task):
-    t = quick_transition(task.fen, task.uci, task.history) or transition(task.fen, task.uci, task.history)
+    t = (quick_transition(task.fen, task.uci, task.history)
+         or transition(task.fen, task.uci, task.history))
     return EnvAnswer(t.fen, t.reward, t.terminated, t.truncated)
 
 
 complete('P', grade=_score_policy, salvage=_policy_salvage, near=_policy_landmarks, picture=_policy_picture)
-complete('A', truth=_rules, salvage=_env_salvage, near=_env_landmarks, picture=_env_picture, paid='an exact A answer',
-         shares=lambda task, answer, truth: _env_shares(board_squares(task.fen.partition(' ')[0]), answer, truth))
+complete(
+    'A', truth=_rules, salvage=_env_salvage, near=_env_landmarks, picture=_env_picture,
+    paid='an exact A answer', shares=lambda task, answer, truth: _env_shares(
+        board_squares(task.fen.partition(' ')[0]), answer, truth))
 
 
 _ANSWERS = dict(P=PolicyAnswer, A=EnvAnswer)
@@ -309,26 +365,36 @@ def _truth(prompt, task, target):
     if target is None: return (rules := TASKS[task.letter].truth) and rules(task)
     if isinstance(target, str):
         target = parse_completion(prompt, target, strict=True)
-        if isinstance(task, PolicyTask) and (bad := set(target.moves) - legal_among(task.fen, target.moves)):
+        if isinstance(task, PolicyTask) and (bad := set(target.moves) -
+                                             legal_among(task.fen, target.moves)):
             raise ValueError(f'target move {min(bad)!r} is not legal in {task.fen!r}')
     if not isinstance(target, _ANSWERS.get(task.letter, object)):
-        raise ValueError(f'the target of a {task.letter} prompt cannot be a {type(target).__name__}: {target!r:.80}')
+        raise ValueError(
+            f'the target of a {task.letter} prompt cannot be a {type(target).__name__}: {target!r:.80}'
+        )
     return target
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #7d6a59f4
 def score(
-    prompt: str,        # 'P: <fen>', 'A: <fen>+<move>+<history>+' (either style) or of another task; ValueError when malformed
-    completion: str,    # what the model wrote, without the end-of-text token; any text is scored, none raises
-    target: PolicyAnswer|EnvAnswer|str|None = None, # the truth, typed or as completion text; None: A asks the rules, P is judged on legality alone (at most 0.225)
+    # 'P: <fen>', 'A: <fen>+<move>+<history>+' (either style) or of another task; ValueError when
+    # malformed
+    prompt: str,
+    # what the model wrote, without the end-of-text token; any text is scored, none raises
+    completion: str,
+    # the truth, typed or as completion text; None: A asks the rules, P is judged on legality alone
+    # (at most 0.225)
+    target: PolicyAnswer|EnvAnswer|str|None = None,
     weights: dict|None = None, # see `parse_weights`; None is `WEIGHTS`
-    values: dict[str, float]|None = None, # P: the engine's evals (pawns, side to move) of moves that the target does not list
+    # P: the engine's evals (pawns, side to move) of moves that the target does not list
+    values: dict[str, float]|None = None,
 ) -> Score:             # total in [-0.3, 1]
     "Grade one completion."
     task, weights, values = parse_prompt(prompt), weights or WEIGHTS, values or {}
     if task.letter not in weights: weights = weights | {task.letter: TASKS[task.letter].weights}
     truth = _truth(prompt, task, target)
     try: answer = parse_completion(prompt, completion, strict=True)
-    except ValueError as reason: return _score_text(prompt, task, completion, truth, reason, weights, values)
+    except ValueError as reason:
+        return _score_text(prompt, task, completion, truth, reason, weights, values)
     return _grade(task, answer, truth, weights, values)
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #fd50be8f
@@ -336,30 +402,41 @@ SHAPINGS = ('graduated', 'continuous', 'linear', 'binary')
 
 def quality(
     total: float, # of the ladder, [-0.3, 1]
-) -> float:       # 0 to 1: to 0.2 refused, 0.2 to 0.95 with mistakes (below 1 with a share for self-consistency), 1 exact
+# 0 to 1: to 0.2 refused, 0.2 to 0.95 with mistakes (below 1 with a share for self-consistency), 1
+# exact
+) -> float:
     "How good an answer is, before any shaping."
     if total < 0.2: return 0.4 * (total + 0.3)
-    return min(0.2 + 1.25 * (total - 0.2), 0.75 + 0.25 * total)   # they meet at 0.8, the most that a label pays for less than exact
+    # they meet at 0.8, the most that a label pays for less than exact
+    return min(0.2 + 1.25 * (total - 0.2), 0.75 + 0.25 * total)
 
 
 def _shape(q, shaping, steep):
     "Quality to reward, in a shape other than the ladder; increases with q."
     if shaping == 'binary': return float(q == 1)
-    return -0.3 + 1.3 * (math.expm1(3 * q) / math.expm1(3) if shaping == 'continuous' and steep else q)
+    return (-0.3 + 1.3*(math.expm1(3*q)/math.expm1(3) if shaping == 'continuous' and steep else q))
 
 # %% ../../nbs/reward/01_reward_scorer.ipynb #9188d3b5
 def shape_reward(
     found: Score,                # of `score`
     shaping: str = 'graduated',  # one of `SHAPINGS`
-    structure: float = 0.2,      # quality at which readable text starts, 0.2 to below 1 (near 1 an answer with mistakes earns almost what an exact one does)
-) -> Score:                      # the same with another total; a part 'shaping' holds the difference, so that the column still adds up
+    # quality at which readable text starts, 0.2 to below 1 (near 1 an answer with mistakes earns
+    # almost what an exact one does)
+    structure: float = 0.2,
+# the same with another total; a part 'shaping' holds the difference, so that the column still adds
+# up
+) -> Score:
     "Turn a score of the ladder into a reward with another shaping."
-    if shaping not in SHAPINGS: raise ValueError(f'shaping must be one of {", ".join(SHAPINGS)}, not {shaping!r}')
-    if not 0.2 <= structure < 1: raise ValueError(f'structure must be 0.2 or more and below 1, not {structure!r}')
+    if shaping not in SHAPINGS:
+        raise ValueError(f'shaping must be one of {", ".join(SHAPINGS)}, not {shaping!r}')
+    if not 0.2 <= structure < 1:
+        raise ValueError(f'structure must be 0.2 or more and below 1, not {structure!r}')
     if shaping == 'graduated' and structure == 0.2: return found
     total, q = found.total, quality(found.total)
-    if 'structure' in found.parts and q < 1: # graduated: the same as for q below 0.95, and straight above
+    # graduated: the same as for q below 0.95, and straight above
+    if 'structure' in found.parts and q < 1:
         total += (structure - 0.2) * (0.8 - 1.25 * (total - 0.2))
         q = structure + (q - 0.2) / 0.8 * (1 - structure)
-    if shaping != 'graduated': total = _shape(q, shaping, steep=bool(found.about) and isinstance(found.about[0], EnvTask))
+    if shaping != 'graduated':
+        total = _shape(q, shaping, steep=bool(found.about) and isinstance(found.about[0], EnvTask))
     return replace(found, total=total, parts=found.parts | {'shaping': total - found.total})

@@ -50,20 +50,29 @@ def _truth(source, example, answers):
 
 
 def _grade(source, example, text, answers, weights):
-    if source == 'rules' or example.target is None and example.fen not in answers:     # no label, and no engine (any more)
+    # no label, and no engine (any more)
+    if source == 'rules' or example.target is None and example.fen not in answers:
         return score_by_rules(example.prompt(), text, weights)
     target, values = _truth(source, example, answers)
     return score(example.prompt(), text, target, weights=weights, values=values)
 
 
 def _valued(pool, pairs):
-    "Target and values of every P position, from pairs of an example and a completion. Raises EngineLost."
-    listed = {a.fen: a for a in pool.analyse(list(dict.fromkeys(example.fen for example, _ in pairs)))}
+    """Target and values of every P position, from pairs of an example and a completion. Raises
+    EngineLost."""
+    listed = {
+        a.fen: a
+        for a in pool.analyse(list(dict.fromkeys(example.fen for example, _ in pairs)))
+    }
     further = list(dict.fromkeys((e.fen, m) for e, text in pairs
                                  if (m := _played_move(e, text)) and m not in listed[e.fen].moves))
     values = {fen: {} for fen in listed}
-    for (fen, move), value in zip(further, pool.values(further)): values[fen][move] = min(value, *listed[fen].evals)
-    return {fen: (PolicyAnswer(a.moves, a.evals, a.moves[0]), values[fen]) for fen, a in listed.items()}
+    for (fen, move), value in zip(further, pool.values(further)):
+        values[fen][move] = min(value, *listed[fen].evals)
+    return {
+        fen: (PolicyAnswer(a.moves, a.evals, a.moves[0]), values[fen])
+        for fen, a in listed.items()
+    }
 
 # %% ../../nbs/reward/02_scoring.ipynb #11349030
 SOURCES = ('auto', 'row', 'rules', 'engine')
@@ -72,7 +81,10 @@ def _weights_of(source, text):
     "The table of weights; with source rules those of P cannot be changed."
     weights = parse_weights(text)
     if source == 'rules' and weights['P'] != WEIGHTS['P']:
-        raise ValueError('reward_weights: with source rules P has other parts, of fixed weight (see reward.coherence); only those of A can be changed. With source auto those of P can, too')
+        raise ValueError(
+            'reward_weights: with source rules P has other parts, of fixed weight (see '
+            'reward.coherence); only those of A can be changed. With source auto those of P can, too'
+        )
     return weights
 
 # %% ../../nbs/reward/02_scoring.ipynb #c87f5a5f
@@ -84,7 +96,9 @@ class Scorer(contextlib.AbstractContextManager):
         weights: str = '',              # see `parse_weights`
         warmup_steps: int = 0,          # of the curriculum, see `structure_at`
         pool: EnginePool|None = None,   # of source engine, which needs it; closed with the scorer
-        coherence: float = 0.,          # share of P that the rules pay besides, see `add_coherence`; source rules pays P for nothing else
+        # share of P that the rules pay besides, see `add_coherence`; source rules pays P for
+        # nothing else
+        coherence: float = 0.,
     ):
         if source not in SOURCES: raise ValueError(f'source must be one of {", ".join(SOURCES)}, not {source!r}')
         if source == 'engine' and pool is None: raise ValueError('source engine needs a pool of engines')
@@ -98,19 +112,25 @@ class Scorer(contextlib.AbstractContextManager):
     ) -> list[Score]:             # P*G, in the same order
         "Score a batch; equal texts of one prompt are scored once."
         if bool(examples) != bool(completions) or examples and len(completions) % len(examples):
-            raise ValueError(f'{len(completions)} completions cannot be shared out evenly among {len(examples)} examples')
+            raise ValueError(
+                f'{len(completions)} completions cannot be shared out evenly among {len(examples)} examples'
+            )
         group_size = len(completions) // max(1, len(examples))
-        asked = [(i // group_size, text) for i, text in enumerate(completions)]   # number of the prompt, completion
+        # number of the prompt, completion
+        asked = [(i // group_size, text) for i, text in enumerate(completions)]
         answers = self._ask_engine([(examples[i], text) for i, text in asked])
         structure, found = structure_at(step, self.warmup_steps), {}
         for i, text in dict.fromkeys(asked):
             graded = _grade(self.source, examples[i], text, answers, self.weights)
-            found[i, text] = shape_reward(add_coherence(graded, examples[i].prompt(), text, self.coherence, self.weights), self.shaping, structure)
+            found[i, text] = shape_reward(
+                add_coherence(graded, examples[i].prompt(), text, self.coherence, self.weights),
+                self.shaping, structure)
         return [found[pair] for pair in asked]
 
     def facts(self) -> dict: # engine_restarts, engine_lost; empty without an engine
         "Metrics of the engine for the metrics row."
-        return dict(engine_restarts=self.pool.restarts, engine_lost=self.lost) if self.source == 'engine' else {}
+        return (dict(engine_restarts=self.pool.restarts, engine_lost=self.lost)
+                if self.source == 'engine' else {})
 
     def close(self):
         "End the engines, if there are any."
@@ -120,7 +140,9 @@ class Scorer(contextlib.AbstractContextManager):
 
     def _ask_engine(self, pairs):
         if self.source != 'engine' or self.lost: return {}
-        try: return _valued(self.pool, [(example, text) for example, text in pairs if not example.of_task.truth])
+        try:
+            return _valued(self.pool, [(example, text)
+                                       for example, text in pairs if not example.of_task.truth])
         except EngineLost as error:
             self.lost = True
             warnings.warn(f'from now on P is scored with the labels of the rows: {error}')
@@ -135,25 +157,30 @@ def reward_name(
     own: object, # function, class or object
 ) -> str:        # 'package.module:name'; '__main__:name' when it cannot be imported under its name
     "The name that a run notes for a reward that it was given in Python."
-    place, name = getattr(own, '__module__', None), getattr(own, '__qualname__', f'{type(own).__qualname__}(...)')
+    place, name = getattr(own, '__module__', None), getattr(own, '__qualname__',
+                                                            f'{type(own).__qualname__}(...)')
     known = place != '__main__' and getattr(sys.modules.get(place), name, None) is own
     return f'{place if known else "__main__"}:{name}'
 
 
 def _said(error):
     "The last line of a traceback, and the line of code before it."
-    text, at = f'{type(error).__name__}: {error}'.removesuffix(': '), traceback.extract_tb(error.__traceback__)[-1:]
+    text, at = f'{type(error).__name__}: {error}'.removesuffix(': '), traceback.extract_tb(
+        error.__traceback__)[-1:]
     return text + ''.join(f' (line {f.lineno}: {f.line})' for f in at if f.line)
 
 
 def _find_reward(name: str) -> object:
-    "Load a reward by its name; the current directory comes after everything installed. Raises ValueError."
+    """Load a reward by its name; the current directory comes after everything installed. Raises
+    ValueError."""
     place, _, name_there = name.partition(':')
     if os.getcwd() not in sys.path: sys.path.append(os.getcwd())
     try: module = importlib.import_module(place)
     except ModuleNotFoundError as e:
         if not f'{place}.'.startswith(f'{e.name}.'): raise ValueError(f'reward_function {name}: {_said(e)}') from e
-        raise ValueError(f'reward_function {name}: there is no module {e.name}, neither here nor installed') from None
+        raise ValueError(
+            f'reward_function {name}: there is no module {e.name}, neither here nor installed'
+        ) from None
     except Exception as e: raise ValueError(f'reward_function {name}: {_said(e)}') from e
     if hasattr(module, name_there): return getattr(module, name_there)
     if place == '__main__':
@@ -161,7 +188,8 @@ def _find_reward(name: str) -> object:
                          'train(config, resume=RUN, scorer=...), or put it into a file and go on with '
                          '--reward_function MODULE:NAME --allow_config_change')
     near = difflib.get_close_matches(name_there, dir(module), 1)
-    raise ValueError(f'reward_function {name}: {place} has no {name_there}' + (f'; did you mean {place}:{near[0]}?' if near else ''))
+    raise ValueError(f'reward_function {name}: {place} has no {name_there}' +
+                     (f'; did you mean {place}:{near[0]}?' if near else ''))
 
 # %% ../../nbs/reward/02_scoring.ipynb #26685c55
 _TOO_LARGE = 3.4e38   # for the 32 bits that rewards are kept in; an int of Python has no bound
@@ -182,13 +210,17 @@ def _wide(name, value):
 
 # %% ../../nbs/reward/02_scoring.ipynb #1a77590f
 class OwnScorer(contextlib.AbstractContextManager):
-    "A reward of one's own; the breakdowns stay those of the usual scorer, so that a run shows what it would have said."
+    """A reward of one's own; the breakdowns stay those of the usual scorer, so that a run shows
+    what it would have said."""
     def __init__(self,
-        own: object,   # function (prompt, completion, example) -> number, or object (or its class) with score(examples, completions, step)
+        # function (prompt, completion, example) -> number, or object (or its class) with
+        # score(examples, completions, step)
+        own: object,
         name: str,     # for messages and breakdowns
         usual: Scorer, # gives the parts of the breakdowns; closed with this one
     ):
-        self.own, self.name, self.usual, self.wide = own() if isinstance(own, type) else own, name, usual, False
+        self.own, self.name, self.usual, self.wide = own() if isinstance(
+            own, type) else own, name, usual, False
         if not (callable(self.own) or hasattr(self.own, 'score')):
             raise ValueError(f'reward {name} must be a function (prompt, completion, example) '
                              f'or an object with score(examples, completions, step), not {own!r}')
@@ -200,17 +232,22 @@ class OwnScorer(contextlib.AbstractContextManager):
     ) -> list[Score]:             # P*G, in the same order
         "Score a batch; a function is asked once about equal texts of one prompt."
         usual = self.usual.score(examples, completions, step)
-        asked = [(examples[i * len(examples) // len(completions)], text) for i, text in enumerate(completions)]
+        asked = [(examples[i*len(examples) // len(completions)], text)
+                 for i, text in enumerate(completions)]
         try: given = self._ask(examples, completions, step, asked)
         except Exception as e: raise RewardError(f'reward {self.name} failed: {_said(e)}') from e
         if len(given) != len(completions):
-            raise RewardError(f'reward {self.name} gave {len(given)} rewards for {len(completions)} completions')
+            raise RewardError(
+                f'reward {self.name} gave {len(given)} rewards for {len(completions)} completions')
         return [self._receipt(*which) for which in zip(asked, given, usual)]
 
     def _ask(self, examples, completions, step, asked):
         if hasattr(self.own, 'score'): return list(self.own.score(examples, completions, step))
         different = {(id(example), text): (example, text) for example, text in asked}
-        found = {key: self.own(example.prompt(), text, example) for key, (example, text) in different.items()}
+        found = {
+            key: self.own(example.prompt(), text, example)
+            for key, (example, text) in different.items()
+        }
         return [found[id(example), text] for example, text in asked]
 
     def _receipt(self, asked, given, usual):
@@ -218,8 +255,11 @@ class OwnScorer(contextlib.AbstractContextManager):
         if not self.wide and not -0.3 <= value <= 1:
             self.wide = True
             warnings.warn(_wide(self.name, value))
-        if isinstance(given, Score): return replace(given, total=value)   # a plain number, as a log needs
-        return replace(usual, total=value, reason=f'{self.name}: {value:.3f}; the usual scorer: {usual.total:.3f}, {usual.reason}')
+        # a plain number, as a log needs
+        if isinstance(given, Score): return replace(given, total=value)
+        return replace(
+            usual, total=value,
+            reason=f'{self.name}: {value:.3f}; the usual scorer: {usual.total:.3f}, {usual.reason}')
 
     def facts(self) -> dict: # see `Scorer`
         "Metrics of the engine for the metrics row."
@@ -234,14 +274,17 @@ class OwnScorer(contextlib.AbstractContextManager):
 # %% ../../nbs/reward/02_scoring.ipynb #0f82b228
 def make_scorer(
     config: TrainConfig, # its reward_* and engine_* choices, threads
-    own: object = None,  # the reward behind reward_function, when it was given in Python; None loads it
+    # the reward behind reward_function, when it was given in Python; None loads it
+    own: object = None,
 ) -> Scorer|OwnScorer:   # to be closed at the end of the run
-    "The scorer that a run asks for. Raises FileNotFoundError when that needs Stockfish and there is none, ValueError when it is no chess engine, or when there is no such reward."
+    """The scorer that a run asks for. Raises FileNotFoundError when that needs Stockfish and there
+    is none, ValueError when it is no chess engine, or when there is no such reward."""
     if config.reward_function and own is None: own = _find_reward(config.reward_function)
     pool = None
     if config.reward_source == 'engine':
         try:
             pool = EnginePool(config.engine_nodes, MAX_MOVES, config.threads, config.stockfish_path)
         except EngineLost as error: raise ValueError(str(error)) from None   # it did not even report its name
-    usual = Scorer(config.reward_source, config.reward_shaping, config.reward_weights, config.reward_warmup_steps, pool, config.coherence_share)
+    usual = Scorer(config.reward_source, config.reward_shaping, config.reward_weights,
+                   config.reward_warmup_steps, pool, config.coherence_share)
     return OwnScorer(own, config.reward_function, usual) if config.reward_function else usual

@@ -35,7 +35,8 @@ from ..grpo.ranks import RankLost, rank
 
 # %% ../../nbs/run/01_checkpoint.ipynb #b0d5edc6
 def _flatten_optimizer(
-    optimizer: torch.optim.Optimizer, # whose state per parameter consists of tensors: Adam, AdamW, SGD
+    # whose state per parameter consists of tensors: Adam, AdamW, SGD
+    optimizer: torch.optim.Optimizer,
 ) -> dict:                            # tensors by 'INDEX.NAME'
     "The optimizer's state without nesting."
     state = optimizer.state_dict()['state']
@@ -51,7 +52,8 @@ def _restore_optimizer(
     for key, x in tensors.items():
         i, name = key.split('.', 1)
         state.setdefault(int(i), {})[name] = x
-    optimizer.load_state_dict(dict(state=state, param_groups=optimizer.state_dict()['param_groups']))
+    optimizer.load_state_dict(dict(state=state,
+                                   param_groups=optimizer.state_dict()['param_groups']))
 
 # %% ../../nbs/run/01_checkpoint.ipynb #88600561
 def seed_generators(
@@ -69,9 +71,11 @@ def _generator_state() -> tuple[dict, dict]: # tensors; and numbers for JSON
     numpy = np.random.get_state(legacy=False)
     tensors = dict(python=torch.tensor(words), numpy=torch.from_numpy(numpy['state']['key'].astype('int64')),
                    torch=torch.get_rng_state())
-    if torch.cuda.is_initialized(): tensors |= {f'cuda.{i}': x for i, x in enumerate(torch.cuda.get_rng_state_all())}
-    numbers = dict(python=[version, gauss], numpy=dict(pos=numpy['state']['pos'], has_gauss=numpy['has_gauss'],
-                                                       gauss=numpy['gauss']))
+    if torch.cuda.is_initialized():
+        tensors |= {f'cuda.{i}': x for i, x in enumerate(torch.cuda.get_rng_state_all())}
+    numbers = dict(
+        python=[version, gauss], numpy=dict(pos=numpy['state']['pos'], has_gauss=numpy['has_gauss'],
+                                            gauss=numpy['gauss']))
     return tensors, numbers
 
 
@@ -84,8 +88,9 @@ def _restore_generators(
     random.setstate((version, tuple(tensors['python'].tolist()), gauss))
     n = numbers['numpy']
     key = tensors['numpy'].numpy().astype('uint32')
-    np.random.set_state(dict(bit_generator='MT19937', state=dict(key=key, pos=n['pos']), has_gauss=n['has_gauss'],
-                             gauss=n['gauss']))
+    np.random.set_state(
+        dict(bit_generator='MT19937', state=dict(key=key, pos=n['pos']), has_gauss=n['has_gauss'],
+             gauss=n['gauss']))
     torch.set_rng_state(tensors['torch'])
     for i in range(torch.cuda.device_count()):
         if f'cuda.{i}' in tensors: torch.cuda.set_rng_state(tensors[f'cuda.{i}'], i)
@@ -95,11 +100,14 @@ _FORMAT = 1  # of the directory; a reader refuses a higher one
 
 def _record_sha256(record):
     "Checksum of the manifest's own contents."
-    return hashlib.sha256(json.dumps({k: v for k, v in record.items() if k != 'sha256'}).encode()).hexdigest()
+    return hashlib.sha256(json.dumps({k: v
+                                      for k, v in record.items()
+                                      if k != 'sha256'}).encode()).hexdigest()
 
 
 def _save_tensors(tensors, file):
-    with usual_mode(file): save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, file)
+    with usual_mode(file):
+        save_file({name: x.detach().cpu().contiguous() for name, x in tensors.items()}, file)
 
 
 def _write_files(folder, step, model, tokenizer, optimizer, state, modules, score):
@@ -111,21 +119,28 @@ def _write_files(folder, step, model, tokenizer, optimizer, state, modules, scor
               | {name: m.state_dict() for name, m in modules.items()})
     for name, found in beside.items(): _save_tensors(found, folder/f'{name}.safetensors')
     parameters = [list(p.shape) for g in optimizer.param_groups for p in g['params']]
-    (folder/'state.json').write_text(json.dumps(dict(state=state, generators=numbers, parameters=parameters)) + '\n', 'utf-8')
-    files = {p.name: dict(size=p.stat().st_size, sha256=file_sha256(p)) for p in sorted(folder.iterdir())}
+    (folder/'state.json').write_text(
+        json.dumps(dict(state=state, generators=numbers, parameters=parameters)) + '\n', 'utf-8')
+    files = {
+        p.name: dict(size=p.stat().st_size, sha256=file_sha256(p))
+        for p in sorted(folder.iterdir())
+    }
     record = dict(format=_FORMAT, version=__version__, torch=torch.__version__, step=step, score=score, files=files)
-    (folder/'MANIFEST.json').write_text(json.dumps(record | dict(sha256=_record_sha256(record)), indent=1) + '\n', 'utf-8')
+    (folder/'MANIFEST.json').write_text(
+        json.dumps(record | dict(sha256=_record_sha256(record)), indent=1) + '\n', 'utf-8')
     for p in [*folder.iterdir(), folder]: fsync(p)
 
 # %% ../../nbs/run/01_checkpoint.ipynb #0d8deb14
 def _as_oserror(e, path):
     "An error of the disk, as an OSError; any other error as it is."
-    number = e.errno if isinstance(e, OSError) else int(m[1]) if (m := re.search(r'os error (\d+)', str(e))) else None
+    number = (e.errno if isinstance(e, OSError) else int(m[1]) if
+              (m := re.search(r'os error (\d+)', str(e))) else None)
     return OSError(number, os.strerror(number), str(path)) if number else e
 
 
 def _write_whole(unfinished, *contents):
-    "Write all files, or leave none: on a full disk, a half-written copy takes up the missing space."
+    """Write all files, or leave none: on a full disk, a half-written copy takes up the missing
+    space."""
     try: _write_files(unfinished, *contents)
     except (OSError, SafetensorError) as e:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -133,7 +148,8 @@ def _write_whole(unfinished, *contents):
 
 # %% ../../nbs/run/01_checkpoint.ipynb #ec44defd
 def _sweep(folder):
-    "Clean up after a process that died: remove half-written and half-deleted copies, restore a complete one that was being replaced."
+    """Clean up after a process that died: remove half-written and half-deleted copies, restore a
+    complete one that was being replaced."""
     for leftover in folder.glob('.step-*'):
         final = folder/leftover.stem[1:]
         if leftover.suffix == '.old' and not final.exists(): leftover.rename(final)
@@ -165,9 +181,11 @@ def checkpoint_step(
 
 def list_checkpoints(
     run_dir: str|Path, # run directory
-) -> list[Path]:       # oldest first; unfinished and damaged ones have other names and are not listed
+# oldest first; unfinished and damaged ones have other names and are not listed
+) -> list[Path]:
     "The checkpoints of a run."
-    found = (p for p in Path(run_dir, 'checkpoints').glob('step-*') if p.name.removeprefix('step-').isdecimal())
+    found = (p for p in Path(run_dir, 'checkpoints').glob('step-*')
+             if p.name.removeprefix('step-').isdecimal())
     return sorted(found, key=checkpoint_step)
 
 # %% ../../nbs/run/01_checkpoint.ipynb #1e165c48
@@ -177,13 +195,16 @@ def save_checkpoint(
     model,                            # `GPT`
     tokenizer,                        # of the model, so that the directory opens with `load_model`
     optimizer: torch.optim.Optimizer, # of the model
-    state: dict,                      # everything else that the trainer must remember, as JSON (tuples come back as lists)
+    # everything else that the trainer must remember, as JSON (tuples come back as lists)
+    state: dict,
     keep_last: int = 2,               # see `rotate_checkpoints`
-    modules: dict|None = None,        # name: `nn.Module` saved beside the model, such as a value head
+    # name: `nn.Module` saved beside the model, such as a value head
+    modules: dict|None = None,
     score: float|None = None,         # of the model, higher is better; None: not known
     keep_best: int = 0,               # see `rotate_checkpoints`
 ) -> Path:                            # RUN/checkpoints/step-N
-    "Save everything needed to continue. Raises OSError when the disk refuses; older checkpoints are then unchanged."
+    """Save everything needed to continue. Raises OSError when the disk refuses; older checkpoints
+    are then unchanged."""
     if keep_last < 1: raise ValueError(f'keep_last must be at least 1, got {keep_last}')
     try: json.dumps(state)
     except TypeError as e: raise ValueError(f'the state of a checkpoint must be JSON: {e}') from e
@@ -202,7 +223,8 @@ def stable_checkpoint(
 ) -> Path|None:        # None when none is named, or the named one no longer exists
     "The checkpoint to go back to when something breaks."
     file = Path(run_dir, 'checkpoints', 'stable.json')
-    path = file.with_name(json.loads(file.read_text('utf-8'))['checkpoint']) if file.is_file() else None
+    path = (file.with_name(json.loads(file.read_text('utf-8'))['checkpoint'])
+            if file.is_file() else None)
     return path if path and path.is_dir() else None
 
 
@@ -210,15 +232,18 @@ def mark_stable(
     run_dir: str|Path, # run directory
     step: int,         # of an existing checkpoint
 ) -> None:
-    "Name the checkpoint to go back to, in place of the one named before. Raises FileNotFoundError when it does not exist."
+    """Name the checkpoint to go back to, in place of the one named before. Raises FileNotFoundError
+    when it does not exist."""
     path = Path(run_dir, 'checkpoints', f'step-{step}')
-    if not path.is_dir(): raise FileNotFoundError(f'there is no checkpoint {path} that could be called stable')
+    if not path.is_dir():
+        raise FileNotFoundError(f'there is no checkpoint {path} that could be called stable')
     write_at_once(path.with_name('stable.json'), json.dumps(dict(checkpoint=path.name)) + '\n')
 
 # %% ../../nbs/run/01_checkpoint.ipynb #027605a6
 def _score(path):
     try: return json.loads((path/'MANIFEST.json').read_text('utf-8'))['score']
-    except (OSError, ValueError, KeyError): return None      # a damaged checkpoint is never one of the best
+    except (OSError, ValueError, KeyError):
+        return None # a damaged checkpoint is never one of the best
 
 
 def rotate_checkpoints(
@@ -244,12 +269,15 @@ def standing(
     save: Callable[[], object],       # saves what these steps have done
     *errors: type,                    # that end the block, besides `RankLost`
 ) -> Iterator[None]:
-    "Save what was done before, if no weight has moved since, when the block is not likely to end: on these errors, and some seconds after a signal. Rank 0 does it, alone."
+    """Save what was done before, if no weight has moved since, when the block is not likely to end:
+    on these errors, and some seconds after a signal. Rank 0 does it, alone."""
     left = [save]
     hook = optimizer.register_step_pre_hook(lambda *how: left.clear())
     def now():
         saving, left[:] = left[:], []
-        if not (saving and rank() == 0 and step) or step in map(checkpoint_step, list_checkpoints(run_dir)): return
+        if not (saving and rank() == 0 and step) or step in map(checkpoint_step,
+                                                                list_checkpoints(run_dir)):
+            return
         saving[0]()
         tell_at_once(f'step {step} is saved')
     try:
@@ -259,7 +287,6 @@ def standing(
         raise
     finally: hook.remove()
 
-
 # %% ../../nbs/run/01_checkpoint.ipynb #bb518478
 class CheckpointError(ValueError):
     "A checkpoint that is missing or damaged; the message names the file."
@@ -267,14 +294,16 @@ class CheckpointError(ValueError):
 
 def _read_manifest(path):
     "The manifest, checked."
-    if not (path/'MANIFEST.json').is_file(): raise CheckpointError(f'no checkpoint at {path}: MANIFEST.json is missing')
+    if not (path/'MANIFEST.json').is_file():
+        raise CheckpointError(f'no checkpoint at {path}: MANIFEST.json is missing')
     try: record = json.loads((path/'MANIFEST.json').read_bytes())
     except ValueError: record = None
     if not isinstance(record, dict) or record.get('sha256') != _record_sha256(record):
         raise CheckpointError(f'damaged checkpoint: {path/"MANIFEST.json"} does not match its checksum')
     if record['format'] > _FORMAT:
-        raise ValueError(f'{path} has format {record["format"]}, written by version {record["version"]}: '
-                         f'version {__version__} reads up to {_FORMAT}')
+        raise ValueError(
+            f'{path} has format {record["format"]}, written by version {record["version"]}: '
+            f'version {__version__} reads up to {_FORMAT}')
     return record
 
 
@@ -289,7 +318,8 @@ def verify_checkpoint(
         if not file.is_file(): raise CheckpointError(f'damaged checkpoint: {file} is missing')
         size = file.stat().st_size
         if size != expected['size']:
-            raise CheckpointError(f'damaged checkpoint: {file} has {size} bytes instead of {expected["size"]}')
+            raise CheckpointError(
+                f'damaged checkpoint: {file} has {size} bytes instead of {expected["size"]}')
         if file_sha256(file) != expected['sha256']:
             raise CheckpointError(f'damaged checkpoint: {file} does not match its checksum')
     return record
@@ -301,7 +331,8 @@ def _shapes(tensors): return {name: list(x.shape) for name, x in tensors.items()
 def _check_fit(path, saved, found, record, model, optimizer, modules):
     "Refuse a checkpoint with other shapes."
     if saved.config != model.config:
-        raise ValueError(f'{path} holds a model of another shape: {saved.config}, not {model.config}')
+        raise ValueError(
+            f'{path} holds a model of another shape: {saved.config}, not {model.config}')
     for name, module in modules.items():
         if _shapes(found[name]) != _shapes(module.state_dict()):
             raise ValueError(f'{path} holds a {name} of another shape')
@@ -315,8 +346,10 @@ def _check_fit(path, saved, found, record, model, optimizer, modules):
 
 def load_checkpoint(
     path: str|Path,                             # .../checkpoints/step-N
-    model,                                      # `GPT` of the same shape; its weights are overwritten
-    optimizer: torch.optim.Optimizer|None = None, # built over the model's parameters in the same order; its options stay. None loads weights only
+    # `GPT` of the same shape; its weights are overwritten
+    model,
+    # built over the model's parameters in the same order; its options stay. None loads weights only
+    optimizer: torch.optim.Optimizer|None = None,
     modules: dict|None = None,                  # name: `nn.Module` to restore as well
     generators: bool = False,                   # restore the process's random generators as well
 ) -> dict:                                      # the `state` that was saved
@@ -328,7 +361,10 @@ def load_checkpoint(
             raise ValueError(f'{path} holds no {name}: the run was not made with one')
     saved, _ = load_model(path)
     record = json.loads((path/'state.json').read_text('utf-8'))
-    found = {name: load_file(path/f'{name}.safetensors') for name in ('optimizer', 'generators', *modules)}
+    found = {
+        name: load_file(path/f'{name}.safetensors')
+        for name in ('optimizer', 'generators', *modules)
+    }
     _check_fit(path, saved, found, record, model, optimizer, modules)
     model.load_state_dict(saved.state_dict())
     for name, module in modules.items(): module.load_state_dict(found[name])
@@ -339,7 +375,8 @@ def load_checkpoint(
 # %% ../../nbs/run/01_checkpoint.ipynb #86d5023e
 def _set_aside(path):
     "Rename a damaged checkpoint, so that it no longer counts as one; nothing is deleted."
-    free = (name for n in itertools.count() if not (name := path.with_name(f'{path.name}.damaged{n or ""}')).exists())
+    free = (name for n in itertools.count()
+            if not (name := path.with_name(f'{path.name}.damaged{n or ""}')).exists())
     aside = path.rename(next(free))
     fsync(path.parent)
     return aside
@@ -347,8 +384,11 @@ def _set_aside(path):
 
 def latest_good_checkpoint(
     run_dir: str|Path,       # run directory
-    set_aside: bool = True,  # rename damaged ones to step-N.damaged and clean up after a process that died; False changes nothing
-) -> tuple[Path|None, list[str]]: # the newest that verifies, None when there is none; a sentence for each damaged one
+    # rename damaged ones to step-N.damaged and clean up after a process that died; False changes
+    # nothing
+    set_aside: bool = True,
+# the newest that verifies, None when there is none; a sentence for each damaged one
+) -> tuple[Path|None, list[str]]:
     "The checkpoint to continue from."
     found = []
     if set_aside: _sweep(Path(run_dir, 'checkpoints'))
@@ -371,23 +411,30 @@ def latest_checkpoint(
 
 # %% ../../nbs/run/01_checkpoint.ipynb #f13cbce8
 # what a resumed run may change without being allowed to
-MAY_CHANGE = ('output_dir', 'device', 'threads', 'compile', 'reference_device', 'max_steps', 'eval_every', 'check_every', 'save_every', 'keep_last', 'log_completions', 'stockfish_path')
+MAY_CHANGE = ('output_dir', 'device', 'threads', 'compile', 'reference_device', 'max_steps',
+              'eval_every', 'check_every', 'save_every', 'keep_last', 'log_completions',
+              'stockfish_path')
 
 def config_changes(
     was: dict, # a configuration as a dictionary
     now: dict, # another; a field that only one of them has is no change
 ) -> dict[str, str]: # name of a field: 'NAME WAS -> NOW'
     "The differences between two configurations, field by field."
-    return {name: f'{name} {was[name]} -> {value}' for name, value in now.items() if name in was and was[name] != value}
+    return {
+        name: f'{name} {was[name]} -> {value}'
+        for name, value in now.items() if name in was and was[name] != value
+    }
 
 
 def choices_since(
     was: dict, # a configuration as a dictionary
     now: dict, # a later one
 ) -> list[str]: # a sentence, or none
-    "The fields that only the later configuration has, because an earlier version of the package wrote the other."
+    """The fields that only the later configuration has, because an earlier version of the package
+    wrote the other."""
     new = [f'{name} {value}' for name, value in now.items() if name not in was]
-    return [f'begun by an earlier version, which did not have these choices: {", ".join(new)}'] if new else []
+    return ([f'begun by an earlier version, which did not have these choices: {", ".join(new)}']
+            if new else [])
 
 
 def reopen_run(
@@ -396,12 +443,17 @@ def reopen_run(
     allow_config_change: bool = False, # accept other changes too
     may_change: tuple[str, ...] = MAY_CHANGE, # fields that may change anyway
 ) -> Path:               # its directory
-    "Check that a run can continue with a configuration. Raises ValueError with a list of the changes."
+    """Check that a run can continue with a configuration. Raises ValueError with a list of the
+    changes."""
     out = Path(run)
-    if not (out/'config.json').is_file(): raise ValueError(f'{out} is not a run directory: it has no config.json')
+    if not (out/'config.json').is_file():
+        raise ValueError(f'{out} is not a run directory: it has no config.json')
     try: started = type(config).from_json((out/'config.json').read_text('utf-8'))
     except ValueError as e: raise ValueError(f'{out}/config.json: {e}') from None
-    changes = [text for name, text in config_changes(asdict(started), asdict(config)).items() if name not in may_change]
+    changes = [
+        text for name, text in config_changes(asdict(started), asdict(config)).items()
+        if name not in may_change
+    ]
     if changes and not allow_config_change:
         raise ValueError(f'{out} was started under other choices ({", ".join(changes)}): '
                          'with --allow_config_change it goes on under the new ones')
@@ -410,7 +462,9 @@ def reopen_run(
 # %% ../../nbs/run/01_checkpoint.ipynb #2a33f9c4
 def data_sha256(
     data: str, # `data` of a configuration
-) -> str|None: # of the file, or of the names and contents of a directory's parquet files; None when there is no local file
+# of the file, or of the names and contents of a directory's parquet files; None when there is no
+# local file
+) -> str|None:
     "The checksum of the rows."
     path = (Path(str(importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'))
             if data == 'positions' else Path(data))
@@ -436,7 +490,8 @@ def origin_of(
     model,               # before its first step
 ) -> dict:               # version, torch, data, model; for JSON
     "The origin of a run: versions, and checksums of rows and weights."
-    return dict(version=__version__, torch=torch.__version__, data=data_sha256(config.data), model=model_sha256(model))
+    return dict(version=__version__, torch=torch.__version__, data=data_sha256(config.data),
+                model=model_sha256(model))
 
 # %% ../../nbs/run/01_checkpoint.ipynb #6b846e2a
 def check_origin(
@@ -451,14 +506,18 @@ def check_origin(
     if serious and not allow_config_change:
         raise ValueError(f'{run}: {", and ".join(serious)}: with --allow_config_change it goes on nevertheless')
     newer = [name for name in ('version', 'torch') if was[name] != now[name]]
-    return serious + [f'written with {name} {was[name]}, going on with {now[name]}: perhaps not bit for bit the same'
-                      for name in newer]
+    return serious + [
+        f'written with {name} {was[name]}, going on with {now[name]}: perhaps not bit for bit the same'
+        for name in newer
+    ]
 
 # %% ../../nbs/run/01_checkpoint.ipynb #911b4543
 def starting_point(
     run: str|Path, # run directory
-) -> tuple[Path|None, list[str]]: # the newest intact checkpoint, None before the first one; a sentence for each damaged one
-    "The checkpoint a run continues from. Raises CheckpointError when all checkpoints are damaged: starting over would delete the log of the run."
+# the newest intact checkpoint, None before the first one; a sentence for each damaged one
+) -> tuple[Path|None, list[str]]:
+    """The checkpoint a run continues from. Raises CheckpointError when all checkpoints are damaged:
+    starting over would delete the log of the run."""
     found, told = latest_good_checkpoint(run)
     lost = sorted(p.name for p in Path(run, 'checkpoints').glob('step-*.damaged*'))
     if not found and lost:
@@ -471,7 +530,8 @@ def starting_point(
 def only_writer(
     run: str|Path, # run directory with its train.log
 ) -> Iterator[None]:
-    "Lock a run for this process. Raises ValueError when another process holds the lock, OSError when nothing can be written."
+    """Lock a run for this process. Raises ValueError when another process holds the lock, OSError
+    when nothing can be written."""
     with open(Path(run)/'train.log', 'a', encoding='utf-8') as f:
         only_holder(f, run)
         yield
@@ -479,7 +539,8 @@ def only_writer(
 
 def _in_use(run):
     try:
-        with open(Path(run)/'train.log', 'rb') as f: hold(f, shared=True)     # so several ranks may ask
+        # so several ranks may ask
+        with open(Path(run)/'train.log', 'rb') as f: hold(f, shared=True)
     except FileNotFoundError: return False
     except BlockingIOError: return True
     return not os.access(run, os.W_OK)     # the run of another user
@@ -496,13 +557,18 @@ def is_complete(
 
 def newest_unfinished(
     directory: str|Path = 'runs', # where run directories lie
-) -> Path:                        # the run with the newest config.json that is neither complete, nor being written, nor stopped with a post-mortem
+# the run with the newest config.json that is neither complete, nor being written, nor stopped with
+# a post-mortem
+) -> Path:
     "The run that `--resume auto` means. Raises FileNotFoundError when there is none."
-    found = sorted(Path(directory).glob('*/config.json'), key=lambda p: p.stat().st_mtime, reverse=True)
+    found = sorted(
+        Path(directory).glob('*/config.json'), key=lambda p: p.stat().st_mtime, reverse=True)
     for file in found:
-        with contextlib.suppress(ValueError, PermissionError):  # not the config.json of a run, or not ours to read
+        # not the config.json of a run, or not ours to read
+        with contextlib.suppress(ValueError, PermissionError):
             config = TrainConfig.from_json(file.read_text('utf-8'))
             if (not is_complete(file.parent, config) and not (file.parent/'post_mortem.json').exists()
                     and not _in_use(file.parent)):
                 return file.parent
-    raise FileNotFoundError(f'--resume auto: none of the {len(found)} runs below {directory}/ is left unfinished')
+    raise FileNotFoundError(
+        f'--resume auto: none of the {len(found)} runs below {directory}/ is left unfinished')

@@ -44,17 +44,21 @@ def _above(name, value, text, warn, act=math.inf):
 def _below(name, value, text, warn):
     "A signal that warns when its value is small."
     level = 'warn' if value < warn else 'ok'
-    return Signal(name, value, level, f'{text} {value:.3g}' + f' (limit {warn:.3g})' * (level == 'warn'))
+    return Signal(name, value, level,
+                  f'{text} {value:.3g}' + f' (limit {warn:.3g})'*(level == 'warn'))
 
 # %% ../../nbs/run/02_health.ipynb #ea608115
 def process_memory_gb() -> float: # resident set, in units of 1e9 bytes
-    "Memory that this process holds now; where the system does not report it, the most that it ever held."
+    """Memory that this process holds now; where the system does not report it, the most that it
+    ever held."""
     statm = Path('/proc/self/statm')
-    if statm.exists(): return int(statm.read_text('utf-8').split()[1]) * resource.getpagesize() / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024) / 1e9
+    if statm.exists(): return (int(statm.read_text('utf-8').split()[1]) * resource.getpagesize() / 1e9)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*
+            (1 if sys.platform == 'darwin' else 1024)/1e9)
 
 # %% ../../nbs/run/02_health.ipynb #c63498a0
-MACHINE = ('throughput', 'memory', 'GPU memory')   # about the machine: reported, but part of no decision and no metric
+# about the machine: reported, but part of no decision and no metric
+MACHINE = ('throughput', 'memory', 'GPU memory')
 # signals that can make a run go back: a step with one of them does not count as healthy
 _DANGER = ('finite', 'kl', 'tokens', 'reward')
 _READ_AGAIN = 0.25   # times format_warn: below it, answers that could be read cannot any more
@@ -73,7 +77,8 @@ class HealthMonitor:
         window: int = 20,    # steps over which is judged what one step says little about
     ):
         self.window = window
-        self.config, self.seen, self.best_reward, self.readable = config, {}, None, {}    # the last: task -> best share of format
+        # the last: task -> best share of format
+        self.config, self.seen, self.best_reward, self.readable = config, {}, None, {}
         self.skips, self.mute, self.learned, self.unhealthy, self.told = 0, 0, False, 0, {}
 
     def check(self,
@@ -81,8 +86,15 @@ class HealthMonitor:
     ) -> list[Signal]: # those that could be judged; the worst one decides
         "Judge a step."
         self.skips = self.skips + 1 if row['skipped'] else 0
-        signals = [s for look in (_finite, _kl, _tokens, _format, _reward, _step, _windows, _habits, _machine) for s in look(self, row)]
-        if worst([s for s in signals if s.name in _DANGER or s.name[:-2] == 'format' and _was_readable(self, s.name[-1])]): self.unhealthy = row['step']
+        signals = [
+            s for look in (_finite, _kl, _tokens, _format, _reward, _step, _windows, _habits,
+                           _machine) for s in look(self, row)
+        ]
+        if worst([
+                s for s in signals
+                if s.name in _DANGER or s.name[:-2] == 'format' and _was_readable(self, s.name[-1])
+        ]):
+            self.unhealthy = row['step']
         return signals
 
     def news(self,
@@ -95,8 +107,10 @@ class HealthMonitor:
 
     def state_dict(self) -> dict: # for JSON
         "Everything it remembers."
-        return dict(seen={k: list(v) for k, v in self.seen.items()}, best_reward=self.best_reward,
-                    skips=self.skips, mute=self.mute, learned=self.learned, readable=dict(self.readable), unhealthy=self.unhealthy, told=dict(self.told))
+        return dict(seen={k: list(v)
+                          for k, v in self.seen.items()}, best_reward=self.best_reward,
+                    skips=self.skips, mute=self.mute, learned=self.learned,
+                    readable=dict(self.readable), unhealthy=self.unhealthy, told=dict(self.told))
 
     def load_state_dict(self,
         state: dict, # from `state_dict`
@@ -104,7 +118,10 @@ class HealthMonitor:
         "Remember it."
         self.seen, self.told = {k: list(v) for k, v in state['seen'].items()}, dict(state['told'])
         self.best_reward, self.skips, self.unhealthy = state['best_reward'], state['skips'], state['unhealthy']
-        self.mute, self.learned, self.readable = state.get('mute', 0), state.get('learned', True), dict(state.get('readable', {}))     # early versions did not know them
+        # early versions did not know them
+        self.mute, self.learned, self.readable = state.get('mute',
+                                                           0), state.get('learned', True), dict(
+                                                               state.get('readable', {}))
 
     def _window(self, name, value) -> list: # the last values, this one included
         self.seen[name] = [*self.seen.get(name, []), value][-self.window:]
@@ -114,7 +131,9 @@ class HealthMonitor:
         "A threshold, raised to the usual values of this run."
         past = self.seen.get(name, [])
         if not self.config.health_adaptive or len(past) < self.window: return fixed
-        return max(fixed, median(past) + self.config.health_adaptive * median(abs(x - median(past)) for x in past))
+        return max(
+            fixed,
+            median(past) + self.config.health_adaptive*median(abs(x - median(past)) for x in past))
 
 # %% ../../nbs/run/02_health.ipynb #4bf6bd5b
 def _finite(monitor, row):
@@ -130,12 +149,15 @@ def _finite(monitor, row):
 def _kl(monitor, row):
     if (value := row.get('kl_nats_per_sequence')) is None: return []
     if not math.isfinite(value): return [Signal('kl', None, 'act', 'KL not finite')]
-    warn, act = (monitor._limit('kl', fixed) for fixed in (_KL_WARN*monitor.config.kl_act, monitor.config.kl_act))
+    warn, act = (monitor._limit('kl', fixed)
+                 for fixed in (_KL_WARN*monitor.config.kl_act, monitor.config.kl_act))
     monitor._window('kl', value)
     return [_above('kl', value, 'KL at the sampling temperature in nats per sequence', warn, act)]
 
 # %% ../../nbs/run/02_health.ipynb #7e0af72b
-def _was_readable(monitor, task): return monitor.readable.get(task, 0) >= monitor.config.format_warn and not monitor.config.reward_function
+def _was_readable(monitor, task):
+    return (monitor.readable.get(task, 0) >= monitor.config.format_warn
+            and not monitor.config.reward_function)
 
 
 def _is_last(monitor, row): return row['step'] == monitor.config.max_steps
@@ -146,24 +168,39 @@ def _tokens(monitor, row):
     monitor.mute = 0 if tokens else monitor.mute + 1
     if tokens: monitor.learned = True
     if tokens: return [Signal('tokens', float(tokens), 'ok', f'{tokens} tokens to learn from')]
-    level = 'act' if monitor.mute >= _IN_A_ROW or monitor.learned and _is_last(monitor, row) else 'warn'
-    return [Signal('tokens', 0., level, f'no token to learn from, {monitor.mute} in a row: every completion was cut off (max_new_tokens {monitor.config.max_length})')]
+    level = ('act' if monitor.mute >= _IN_A_ROW or monitor.learned and _is_last(monitor, row) else 'warn')
+    return [
+        Signal(
+            'tokens', 0., level,
+            f'no token to learn from, {monitor.mute} in a row: every completion was cut off '
+            f'(max_new_tokens {monitor.config.max_length})'
+        )
+    ]
 
-
+# %% ../../nbs/run/02_health.ipynb #6d85db10
 def _format(monitor, row):
     found, warn = [], monitor.config.format_warn
-    for task, share in [(name[-1].upper(), share) for name, share in row.items() if name.startswith('format_share_')]:
+    for task, share in [(name[-1].upper(), share) for name, share in row.items()
+                        if name.startswith('format_share_')]:
         if share is None: continue
         window = monitor._window(f'format {task}', share)
         recent = window[-_IN_A_ROW:]
         best = monitor.readable[task] = max(monitor.readable.get(task, 0), mean(recent))
         limit = warn if len(window) == monitor.window else warn/2      # a few answers say little
-        signal = _below(f'format {task}', mean(window), f'mean share of answers to {task} that can be read', limit)
-        now, enough = (share, True) if _is_last(monitor, row) else (mean(recent), len(recent) == _IN_A_ROW)
+        signal = _below(f'format {task}', mean(window),
+                        f'mean share of answers to {task} that can be read', limit)
+        now, enough = ((share, True) if _is_last(monitor, row) else
+                       (mean(recent), len(recent) == _IN_A_ROW))
         if _was_readable(monitor, task) and now < warn/2:
             level = 'act' if now < warn*_READ_AGAIN and enough else 'warn'
-            signal = Signal(signal.name, now, level, f'share of answers to {task} that can be read {now:.3g}, and it was {best:.3g}')
-        if not best: signal = replace(signal, sentence=f'no answer to {task} could be read yet: a model that does not know the format does not find it by chance; teach it with rookworld_pretrain first')
+            signal = Signal(signal.name, now, level, f'share of answers to {task} that can be '
+                                                     f'read {now:.3g}, and it was {best:.3g}')
+        if not best:
+            signal = replace(
+                signal, sentence=
+                f'no answer to {task} could be read yet: a model that does not know the format '
+                f'does not find it by chance; teach it with rookworld_pretrain first'
+            )
         found.append(signal)
     return found
 
@@ -172,10 +209,14 @@ def _reward(monitor, row):
     if row['step'] <= monitor.config.reward_warmup_steps: return []
     window, drop = monitor._window('reward', row['reward_mean']), monitor.config.reward_drop
     if len(window) < monitor.window: return []
-    monitor.best_reward = max(mean(window), mean(window) if monitor.best_reward is None else monitor.best_reward)
-    return [_above('reward', monitor.best_reward - mean(window),
-                   f'mean reward of {len(window)} steps {mean(window):.3f}, below the best such mean by',
-                   drop/2, drop)]
+    monitor.best_reward = max(mean(window),
+                              mean(window) if monitor.best_reward is None else monitor.best_reward)
+    return [
+        _above(
+            'reward', monitor.best_reward - mean(window),
+            f'mean reward of {len(window)} steps {mean(window):.3f}, below the best such mean by',
+            drop/2, drop)
+    ]
 
 # %% ../../nbs/run/02_health.ipynb #a895fd3d
 def _step(monitor, row):
@@ -185,19 +226,26 @@ def _step(monitor, row):
     if len(rises) > 1 and rises[-1] <= rises[-2]: rises[:-1] = []
     found = [_above('loss', len(rises) - 1, 'steps in a row in which the loss rose:', _RISES)]
     level = 'warn' if row['reward_max'] < 0 else 'ok'
-    return [*found, Signal('negative', row['reward_max'], level, f'highest reward of the step {row["reward_max"]:.3g}')]
+    return [
+        *found,
+        Signal('negative', row['reward_max'], level,
+               f'highest reward of the step {row["reward_max"]:.3g}')
+    ]
 
 
 def _windows(monitor, row):
     "Signals from the mean of a window; they only warn."
     if row['skipped']: return []
     found = []
-    values = dict(entropy=row['entropy_nats'], clipping=row['clip_share_low'] + row['clip_share_high'],
+    values = dict(entropy=row['entropy_nats'],
+                  clipping=row['clip_share_low'] + row['clip_share_high'],
                   silence=row['zero_signal_share'])
     for name, value in values.items():
         if len(window := monitor._window(name, value)) < monitor.window: continue
         if name == 'entropy':
-            found.append(_below(name, mean(window), 'mean entropy at the sampling temperature in nats per token', _ENTROPY))
+            found.append(
+                _below(name, mean(window),
+                       'mean entropy at the sampling temperature in nats per token', _ENTROPY))
         if name == 'clipping':
             found.append(_above(name, mean(window), 'mean share of clipped tokens', _CLIPPED))
         if name == 'silence':
@@ -216,14 +264,27 @@ def _first_window(monitor, name, value):
 def _habits(monitor, row):
     "Are answers self-consistent, and say nothing? These signals only warn."
     found = []
-    means = {name: mean(window) for name, key in dict(spread='eval_spread', alphabet='alphabet_share', distance='eval_distance').items()
-             if (value := row.get(key)) is not None and len(window := monitor._window(name, value)) == monitor.window}
+    means = {
+        name: mean(window)
+        for name, key in dict(spread='eval_spread', alphabet='alphabet_share',
+                              distance='eval_distance').items()
+        if (value := row.get(key)) is not None and len(
+            window := monitor._window(name, value)) == monitor.window
+    }
     if 'spread' in means:
-        found.append(_below('spread', means['spread'], 'P answers say nothing about their moves: best less worst evaluation, in win probability,', _SPREAD))
+        found.append(
+            _below(
+                'spread', means['spread'],
+                'P answers say nothing about their moves: best less worst evaluation, in win probability,',
+                _SPREAD))
     if 'alphabet' in means:
-        found.append(_above('alphabet', means['alphabet'], 'mean share of P answers with moves in the order of the alphabet', 0.5))
+        found.append(
+            _above('alphabet', means['alphabet'],
+                   'mean share of P answers with moves in the order of the alphabet', 0.5))
     if 'distance' in means:
-        found.append(_above('distance', means['distance'], 'mean distance of evaluations from labels, in win probability', 0.25))
+        found.append(
+            _above('distance', means['distance'],
+                   'mean distance of evaluations from labels, in win probability', 0.25))
     return found
 
 
@@ -233,9 +294,11 @@ def _machine(monitor, row):
     if len(usual) == monitor.window:
         found.append(_above('throughput', row['time_s']/median(usual),
                             'seconds of the step, as a multiple of the usual', _SLOW))
-    for name, key, words in (('memory', 'memory_gb', 'memory of the process'), ('GPU memory', 'memory_gpu_gb', 'memory of tensors on the GPU')):
+    for name, key, words in (('memory', 'memory_gb', 'memory of the process'),
+                             ('GPU memory', 'memory_gpu_gb', 'memory of tensors on the GPU')):
         if (times := _first_window(monitor, name, row.get(key))) is not None:
-            found.append(_above(name, times, f'{words}, as a multiple of what it began with', _MEMORY))
+            found.append(
+                _above(name, times, f'{words}, as a multiple of what it began with', _MEMORY))
     monitor._window('seconds', row['time_s'])
     return found
 
@@ -243,28 +306,29 @@ def _machine(monitor, row):
 _GENTLER, _TRUTH = 'a lower learning_rate or a higher kl_coef', 'labels: reward_source row with data positions, or engine'
 _REMEDIES = {
     'finite': 'a lower learning_rate or grad_clip; a reward of your own must be finite',
-    'kl': _GENTLER, 'reward': _GENTLER,
-    'tokens': 'a higher max_new_tokens, or no_mask_truncated',
-    'format': _GENTLER,
-    'loss': _GENTLER,
+    'kl': _GENTLER, 'reward': _GENTLER, 'tokens': 'a higher max_new_tokens, or no_mask_truncated',
+    'format': _GENTLER, 'loss': _GENTLER,
     'negative': 'easier prompts, or a look at the answers: rookworld_report',
     'entropy': 'a higher temperature, or some entropy_coef',
     'clipping': 'fewer inner_steps or minibatches, or a lower learning_rate',
     'silence': 'other prompts (data unlabelled asks what teaches), a higher temperature, or a larger group_size',
     'spread': _TRUTH, 'alphabet': _TRUTH, 'distance': _TRUTH,
     'throughput': 'a look at what else runs here, and at completion_tokens: longer answers take longer',
-    'memory': 'a smaller micro_batch_size', 'GPU memory': 'a smaller micro_batch_size'}
+    'memory': 'a smaller micro_batch_size', 'GPU memory': 'a smaller micro_batch_size'
+}
 
 
 def remedy(
     signal: Signal, # from `HealthMonitor.check`
 ) -> str:           # '; try …', or '' where all is well or the sentence says it already
     "What usually helps."
-    return '' if signal.level == 'ok' or 'rookworld_pretrain' in signal.sentence else f'; try {_REMEDIES[re.sub(" [A-Z]$", "", signal.name)]}'
+    return ('' if signal.level == 'ok' or 'rookworld_pretrain' in signal.sentence else
+            f'; try {_REMEDIES[re.sub(" [A-Z]$", "", signal.name)]}')
 
 # %% ../../nbs/run/02_health.ipynb #7e84b5ed
 class HealthError(RuntimeError):
-    "A run that is not healthy even after going back; the message gives the signals, `run` is its directory."
+    """A run that is not healthy even after going back; the message gives the signals, `run` is its
+    directory."""
     def __init__(
         self,
         sentence: str, # the signals, and how often the run went back

@@ -23,44 +23,59 @@ from ..grpo.ranks import by_one, neighbours, world
 from ..grpo.step import Learner, Targets, backward_pass, is_out_of_memory
 
 # %% ../../nbs/run/00_memory.ipynb #eebde859
-def _status() -> dict[str, int]: # bytes by name, such as VmSize; empty where the system has no /proc
+# bytes by name, such as VmSize; empty where the system has no /proc
+def _status() -> dict[str, int]:
     "What the kernel says about the memory of this process."
     file = Path('/proc/self/status')
     lines = file.read_text('utf-8').splitlines() if file.exists() else ()
-    return {name: 1024*int(value.split()[0]) for name, _, value in (l.partition(':') for l in lines) if value.endswith(' kB')}
+    return {
+        name: 1024*int(value.split()[0])
+        for name, _, value in (l.partition(':') for l in lines) if value.endswith(' kB')
+    }
 
 
 def _free_in_groups(own: Path, root: Path) -> list[int]: # bytes
-    "What is free in each control group of a process that has a limit, in versions 1 and 2 of their files."
+    """What is free in each control group of a process that has a limit, in versions 1 and 2 of
+    their files."""
     free = []
     for line in own.read_text('utf-8').splitlines() if own.exists() else ():
         _, kinds, path = line.split(':', 2)
         if kinds and 'memory' not in kinds.split(','): continue
         base = root/'memory' if kinds else root
-        names = ('memory.limit_in_bytes', 'memory.usage_in_bytes') if kinds else ('memory.max', 'memory.current')
+        names = (('memory.limit_in_bytes', 'memory.usage_in_bytes') if kinds else
+                 ('memory.max', 'memory.current'))
         inside = base/path.strip('/')
         for folder in (inside, *inside.parents):
             if not folder.is_relative_to(base): break
-            try: limit, used, stat = ((folder/name).read_text('utf-8') for name in (*names, 'memory.stat'))
+            try:
+                limit, used, stat = ((folder/name).read_text('utf-8')
+                                     for name in (*names, 'memory.stat'))
             except OSError: continue      # a container does not see the groups around it
             known = {name: int(n) for name, n in map(str.split, stat.splitlines())}
             cache = known.get('total_inactive_file', known.get('inactive_file', 0))
-            if limit.strip() != 'max' and int(limit) < 2**60: free.append(int(limit) - int(used) + cache)   # 2**63: none, in version 1
+            # 2**63: none, in version 1
+            if limit.strip() != 'max' and int(limit) < 2**60:
+                free.append(int(limit) - int(used) + cache)
     return free
 
 # %% ../../nbs/run/00_memory.ipynb #33d4a669
 def free_memory(
     device: torch.device, # where the model is
-) -> dict[str, float]:    # limit: GB still free under it; the first one is the narrowest for this device
+# limit: GB still free under it; the first one is the narrowest for this device
+) -> dict[str, float]:
     "How much memory this process may still take."
     status, found = _status(), {}
-    for kind, size, name in ((resource.RLIMIT_AS, 'VmSize', 'address space'), (resource.RLIMIT_DATA, 'VmData', 'data')):
+    for kind, size, name in ((resource.RLIMIT_AS, 'VmSize', 'address space'), (resource.RLIMIT_DATA,
+                                                                               'VmData', 'data')):
         most, _ = resource.getrlimit(kind)
         if most != resource.RLIM_INFINITY: found[f'{name} (ulimit)'] = most - status.get(size, 0)
-    if inside := _free_in_groups(Path('/proc/self/cgroup'), Path('/sys/fs/cgroup')): found['control group'] = min(inside)
+    if inside := _free_in_groups(Path('/proc/self/cgroup'), Path('/sys/fs/cgroup')):
+        found['control group'] = min(inside)
     machine = Path('/proc/meminfo')
     if machine.exists():
-        found['machine'] = next(1024*int(l.split()[1]) for l in machine.read_text('utf-8').splitlines() if l.startswith('MemAvailable'))
+        found['machine'] = next(1024*int(l.split()[1])
+                                for l in machine.read_text('utf-8').splitlines()
+                                if l.startswith('MemAvailable'))
     host = dict(sorted(found.items(), key=lambda limit: limit[1]))
     if device.type == 'cuda':
         torch.cuda.empty_cache()
@@ -78,7 +93,9 @@ def gpu_peak_gb(
     return peak
 
 # %% ../../nbs/run/00_memory.ipynb #8bf5b228
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3   # glibc's numbers: of bytes free at the end of the heap, of bytes asked for in advance, of a piece that comes from the system alone
+# glibc's numbers: of bytes free at the end of the heap, of bytes asked for in advance, of a piece
+# that comes from the system alone
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 def _tell_glibc(name: int, value: int) -> bool: # False: another C library
     with suppress(AttributeError, OSError): return bool(ctypes.CDLL(None).mallopt(name, value))
@@ -86,12 +103,18 @@ def _tell_glibc(name: int, value: int) -> bool: # False: another C library
 
 
 def keep_memory() -> bool: # False: not glibc
-    "From now on this process keeps the memory that it frees, for what comes next. No result changes."
-    return all([_tell_glibc(_MMAP_THRESHOLD, 2**25), _tell_glibc(_TRIM_THRESHOLD, 2**31 - 1), _tell_glibc(_TOP_PAD, 2**26)])
+    """From now on this process keeps the memory that it frees, for what comes next. No result
+    changes."""
+    return all([
+        _tell_glibc(_MMAP_THRESHOLD, 2**25),
+        _tell_glibc(_TRIM_THRESHOLD, 2**31 - 1),
+        _tell_glibc(_TOP_PAD, 2**26)
+    ])
 
 # %% ../../nbs/run/00_memory.ipynb #33a78338
 def _taken_up() -> list[bytearray]:
-    "The memory that this process holds and does not use, as objects: what it needs next, the system has to give."
+    """The memory that this process holds and does not use, as objects: what it needs next, the
+    system has to give."""
     held = []
     for size in (2**22, 2**20, 2**18, 2**16):
         before, piece = _status()['VmSize'], bytearray(size)
@@ -102,17 +125,20 @@ def _taken_up() -> list[bytearray]:
 
 
 def _in_copy(work: Callable):
-    "What `work()` returns (for JSON) in a copy of this process; None when there is not enough memory, or the system kills it."
+    """What `work()` returns (for JSON) in a copy of this process; None when there is not enough
+    memory, or the system kills it."""
     receive, send = os.pipe()
     if (child := os.fork()) == 0:
         try:
-            with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('1000', 'utf-8')   # if one has to go, this one
+            # if one has to go, this one
+            with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('1000', 'utf-8')
             torch.set_num_threads(1)
             _tell_glibc(_MMAP_THRESHOLD, 2**16), _tell_glibc(_TOP_PAD, 2**17)
             try:
                 held = _taken_up()   # noqa: F841, until the copy ends
                 found = dict(found=work())
-            except BaseException as e: found = {} if is_out_of_memory(e) else dict(error=f'{type(e).__name__}: {e}')
+            except BaseException as e:
+                found = ({} if is_out_of_memory(e) else dict(error=f'{type(e).__name__}: {e}'))
             with open(send, 'w', encoding='utf-8') as f: json.dump(found, f)
         finally: os._exit(0)
     os.close(send)
@@ -123,7 +149,8 @@ def _in_copy(work: Callable):
 
 
 def _growth(work: Callable) -> float: # GB
-    "How much the address space of this process grows at most; for a copy, whose peak begins where it is now."
+    """How much the address space of this process grows at most; for a copy, whose peak begins where
+    it is now."""
     before = _status()['VmSize']
     work()
     return (_status()['VmPeak'] - before)/1e9
@@ -139,20 +166,25 @@ def _worst_case(learner: Learner, source: PromptSource, size: int) -> tuple[Roll
     "A micro-batch of so many completions, as large as the configuration allows."
     config, model, device = learner.config, learner.model, learner.model.wte.weight.device
     G, room, V = config.group_size, model.config.n_positions, model.config.vocab_size
-    groups, Tp, T = size//G, _longest_prompt(source, learner.tokenizer, config.shares), min(config.max_length, room - 1)
+    groups, Tp, T = size // G, _longest_prompt(source, learner.tokenizer,
+                                               config.shares), min(config.max_length, room - 1)
     ids = torch.randint(V, (size, T), generator=torch.Generator().manual_seed(0)).to(device)
-    prompt_mask = torch.arange(Tp, device=device).expand(groups, Tp) >= Tp + T - room     # together no longer than the model reads
+    # together no longer than the model reads
+    prompt_mask = torch.arange(Tp, device=device).expand(groups, Tp) >= Tp + T - room
     cut = any(s['top_k'] or s['top_p'] < 1 for s in (sampling_settings(kind, config) for kind in config.shares))
     nothing = torch.zeros(size, T, device=device)
-    r = Rollouts(['']*groups, G, ['']*size, torch.zeros_like(prompt_mask, dtype=torch.int64), prompt_mask, ids, nothing == 0,
-                 nothing, nothing[:, 0] > 0, kept=torch.full((size, T, -(-V//8)), 255, dtype=torch.uint8, device=device) if cut else None)
+    r = Rollouts(['']*groups, G, ['']*size, torch.zeros_like(prompt_mask, dtype=torch.int64),
+                 prompt_mask, ids, nothing == 0, nothing, nothing[:, 0] > 0, kept=torch.full(
+                     (size, T, -(-V // 8)), 255, dtype=torch.uint8, device=device) if cut else None)
     head = learner.value_head is not None
     return r, Targets(nothing if head else nothing[:, 0], config.kl_coef, *[nothing]*2*head)
 
 
 def _one_pass(learner: Learner, r: Rollouts, targets: Targets) -> None:
-    "The backward pass of a micro-batch in the midst of a run, where gradients and moments are there already."
-    moments = [torch.ones_like(p) for p in learner.parameters() for _ in 'mv'] if not learner.optimizer.state else []
+    """The backward pass of a micro-batch in the midst of a run, where gradients and moments are
+    there already."""
+    moments = ([torch.ones_like(p) for p in learner.parameters()
+                for _ in 'mv'] if not learner.optimizer.state else [])
     for p in learner.parameters(): p.grad = torch.ones_like(p)
     backward_pass(learner, r, targets, 1.0, r.completion_mask.numel())
     del moments
@@ -166,7 +198,10 @@ def update_memory(
     "Measure what a micro-batch takes at its worst."
     device = learner.model.wte.weight.device
     def work(): _one_pass(learner, *_worst_case(learner, source, size))
-    try: return _on_gpu(work, learner, device) if device.type == 'cuda' else _in_copy(lambda: _growth(work))
+
+    try:
+        return (_on_gpu(work, learner, device)
+                if device.type == 'cuda' else _in_copy(lambda: _growth(work)))
     except (RuntimeError, MemoryError) as e:
         if not is_out_of_memory(e): raise
         return None
@@ -189,20 +224,25 @@ def largest_that_fits(
     unit: int,                            # completions in a group
     most: int,                            # completions in a batch: more is of no use
     budget: float,                        # GB that may be taken
-) -> tuple[int, dict[int, float|None]]:   # the size, at least one group; GB of each size measured, three at most
+# the size, at least one group; GB of each size measured, three at most
+) -> tuple[int, dict[int, float|None]]:
     "Find the largest micro-batch by measuring two sizes and one beyond what their line promises."
     def whole(size): return int(min(max(size, unit), most)//unit)*unit
     found = {unit: measure(unit)}
     if found[unit] is None or most < 2*unit: return unit, found
     second = whole(max(2*unit, unit*budget/max(found[unit], 1e-9)))
     found[second] = measure(second)
-    third = whole(math.sqrt(unit*second) if found[second] is None else 1.1*_crossing(found, unit, second, budget))
+    third = whole(
+        math.sqrt(unit*second) if found[second] is None else 1.1*
+        _crossing(found, unit, second, budget))
     if third not in found: found[third] = measure(third)
-    fits = max((size for size, taken in found.items() if taken is not None and taken <= budget), default=None)
+    fits = max((size for size, taken in found.items() if taken is not None and taken <= budget),
+               default=None)
     if fits is None: return unit, found
     beyond = [size for size, taken in found.items() if size > fits and taken is not None]
     if beyond: return whole(_crossing(found, fits, min(beyond), budget)), found
-    return whole(min(_crossing(found, unit, fits, budget), 1.25*fits)) if fits > unit else unit, found
+    return whole(min(_crossing(found, unit, fits, budget), 1.25*
+                     fits)) if fits > unit else unit, found
 
 
 def _crossing(found, a, b, budget):
@@ -240,14 +280,22 @@ def _profile(learner, source) -> tuple[dict, str]: # for JSON; for the log
     config, device = learner.config, learner.model.wte.weight.device
     G, most = config.group_size, config.group_size*math.ceil(config.prompts_per_step/config.minibatches/world())
     if device.type != 'cuda' and (device.type != 'cpu' or 'VmPeak' not in _status()):
-        return dict(chosen=TrainConfig.micro_batch_size), f'memory cannot be measured here: micro-batches of {TrainConfig.micro_batch_size} completions'
-    limits = {name: gb/neighbours(device.type) for name, gb in free_memory(device).items()}   # for each process that shares it
+        return dict(
+            chosen=TrainConfig.micro_batch_size
+        ), f'memory cannot be measured here: micro-batches of {TrainConfig.micro_batch_size} completions'
+    # for each process that shares it
+    limits = {name: gb/neighbours(device.type) for name, gb in free_memory(device).items()}
     limit, free = next(iter(limits.items()))
     chosen, found = largest_that_fits(lambda size: update_memory(learner, source, size), G, most, SHARE*free)
-    sizes = [dict(micro_batch_size=size, peak_gb=taken and round(taken, 4), headroom_gb=taken and round(free - taken, 4), chosen=size == chosen)
-             for size, taken in found.items()]
-    told = dict(chosen=chosen, of=most, group_size=G, limit=limit, free_gb=round(free, 4), share=SHARE, sizes=sizes,
-                free_by_limit_gb={name: round(gb, 4) for name, gb in limits.items()})
+    sizes = [
+        dict(micro_batch_size=size, peak_gb=taken and round(taken, 4), headroom_gb=taken
+             and round(free - taken, 4), chosen=size == chosen) for size, taken in found.items()
+    ]
+    told = dict(chosen=chosen, of=most, group_size=G, limit=limit, free_gb=round(free,
+                                                                                 4), share=SHARE,
+                sizes=sizes, free_by_limit_gb={name: round(gb, 4)
+                                               for name, gb in limits.items()})
     fits = f'micro-batches of {chosen} of {most} completions take at most {SHARE:.0%} of it'
-    if all(taken is None or taken > SHARE*free for taken in found.values()): fits = f'even one group of {G} completions takes more than {SHARE:.0%} of it'
+    if all(taken is None or taken > SHARE*free for taken in found.values()):
+        fits = f'even one group of {G} completions takes more than {SHARE:.0%} of it'
     return told, f'memory: {free:.2f} GB free ({limit}), {fits} ({len(found)} sizes measured)'

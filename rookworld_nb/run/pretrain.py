@@ -35,9 +35,11 @@ from ..lm.loader import load_model, pick_device
 from ..grpo.ranks import by_one, check_choices, earlier_run, everywhere, joined, note_run, rank, sum_gradients, together, use_machine, world
 from ..measure.evaluate import judge_rows, summarize
 from .targets import Batch, completion_loss, RowStream, check_shards, data_shards
-from .checkpoint import (check_origin, choices_since, config_changes, latest_good_checkpoint,
-                                         list_checkpoints, load_checkpoint, model_sha256, only_writer, reopen_run, save_checkpoint,
-                                         seed_generators, standing, starting_point, verify_checkpoint)
+from .checkpoint import (check_origin, choices_since, config_changes,
+                                         latest_good_checkpoint, list_checkpoints, load_checkpoint,
+                                         model_sha256, only_writer, reopen_run, save_checkpoint,
+                                         seed_generators, standing, starting_point,
+                                         verify_checkpoint)
 from .train import RunLog, open_run, own_held_out
 
 # %% ../../nbs/run/05_pretrain.ipynb #e59dea87
@@ -61,7 +63,9 @@ def _adamw(state, group):
     for p in group['params']:
         if p.grad is None: continue
         s = state[p]
-        if not s: s.update(step=torch.zeros(()), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        if not s:
+            s.update(step=torch.zeros(()), exp_avg=torch.zeros_like(p),
+                     exp_avg_sq=torch.zeros_like(p))
         s['step'] += 1
         s['exp_avg'].lerp_(p.grad, 1 - b1)
         s['exp_avg_sq'].mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
@@ -71,7 +75,8 @@ def _adamw(state, group):
 
 
 def _shared_step(state, group, embedding, rows, part):
-    "A step of AdamW for each part of the moves: its gradient is the sum over the moves that have it, and all of them go with it."
+    """A step of AdamW for each part of the moves: its gradient is the sum over the moves that have
+    it, and all of them go with it."""
     if embedding.grad is None: return
     (moved,), rows, part = group['params'], rows.to(embedding.device), part.to(embedding.device)
     moved.zero_()
@@ -89,19 +94,27 @@ class _Muon(torch.optim.Optimizer):
         weight_decay: float = 0.02,      # of the matrices, a share of the learning rate
         momentum: float = 0.95,          # of the matrices (Nesterov)
         betas: tuple = (0.9, 0.95),      # of AdamW
-        parts: tuple[Tensor, Tensor]|None = None, # (rows of the embedding, the part that each has), both (N,) int64; see `_move_parts`
+        # (rows of the embedding, the part that each has), both (N,) int64; see `_move_parts`
+        parts: tuple[Tensor, Tensor]|None = None,
         move_learning_rate: float = 0.0, # of AdamW, for the parts
     ):
         def is_matrix(name, p): return name.startswith('h.') and p.ndim == 2
         named = list(model.named_parameters())
-        pieces = {f'h.{i}.attn.c_attn.weight': 3 for i in range(model.config.n_layer)}  # query, key, value
+        # query, key, value
+        pieces = {f'h.{i}.attn.c_attn.weight': 3 for i in range(model.config.n_layer)}
         matrices = [(p, pieces.get(name, 1)) for name, p in named if is_matrix(name, p)]
         self.pieces, self.embedding, self.parts = {p: n for p, n in matrices}, model.wte.weight, parts
-        groups = [dict(params=[p for p, _ in matrices], lr=learning_rate, weight_decay=weight_decay, momentum=momentum),
-                  dict(params=[p for name, p in named if not is_matrix(name, p)], lr=vector_learning_rate, betas=betas)]
+        groups = [
+            dict(params=[p for p, _ in matrices], lr=learning_rate, weight_decay=weight_decay,
+                 momentum=momentum),
+            dict(params=[p for name, p in named if not is_matrix(name, p)], lr=vector_learning_rate,
+                 betas=betas)
+        ]
         if parts and move_learning_rate:
-            moved = self.embedding.new_zeros(int(parts[1].max()) + 1, model.config.n_embd)   # how far a part moves in a step
-            groups.append(dict(params=[torch.nn.Parameter(moved)], lr=move_learning_rate, betas=betas))
+            # how far a part moves in a step
+            moved = self.embedding.new_zeros(int(parts[1].max()) + 1, model.config.n_embd)
+            groups.append(
+                dict(params=[torch.nn.Parameter(moved)], lr=move_learning_rate, betas=betas))
         super().__init__(groups, {})
 
     @torch.no_grad()
@@ -120,22 +133,29 @@ class _Muon(torch.optim.Optimizer):
             m = self.state[p].setdefault('momentum', torch.zeros_like(p))
             m.mul_(group['momentum']).add_(p.grad)
             ahead = p.grad + group['momentum']*m
-            for view, x in zip(p.chunk(self.pieces[p]), ahead.chunk(self.pieces[p])): shapes[x.shape].append((view, x))
+            for view, x in zip(p.chunk(self.pieces[p]), ahead.chunk(self.pieces[p])):
+                shapes[x.shape].append((view, x))
         for (rows, columns), found in shapes.items():
             steps = orthogonalized(torch.stack([x for _, x in found]))
             for (view, _), o in zip(found, steps):
-                view.mul_(1 - group['lr']*group['weight_decay']).sub_(o, alpha=group['lr'] * max(1, rows/columns)**0.5)
+                view.mul_(1 - group['lr']*group['weight_decay']).sub_(
+                    o, alpha=group['lr']*max(1, rows/columns)**0.5)
 
 # %% ../../nbs/run/05_pretrain.ipynb #933e4dbc
 @cache
 def _move_parts(
     tokenizer, # see `load_tokenizer`
-) -> tuple[Tensor, Tensor]|None: # (row of the embedding, its part), both (N,) int64; None: no token is a move
-    "The parts of the moves that are tokens: the square left, the square reached, the promotion, and that it is a move."
+# (row of the embedding, its part), both (N,) int64; None: no token is a move
+) -> tuple[Tensor, Tensor]|None:
+    """The parts of the moves that are tokens: the square left, the square reached, the promotion,
+    and that it is a move."""
     names = {}
     def part(name): return names.setdefault(name, len(names))
-    moves = [(i, m) for i in range(tokenizer.vocab_size) if re.fullmatch('[a-h][1-8][a-h][1-8][nbrq]?', m := tokenizer.decode([i]))]
-    found = [(i, part(p)) for i, m in moves for p in (f'from {m[:2]}', f'to {m[2:4]}', f'promotion {m[4:]}', 'move')]
+
+    moves = [(i, m) for i in range(tokenizer.vocab_size)
+             if re.fullmatch('[a-h][1-8][a-h][1-8][nbrq]?', m := tokenizer.decode([i]))]
+    found = [(i, part(p)) for i, m in moves
+             for p in (f'from {m[:2]}', f'to {m[2:4]}', f'promotion {m[4:]}', 'move')]
     return tuple(torch.tensor(found).T) if found else None
 
 # %% ../../nbs/run/05_pretrain.ipynb #a72a1429
@@ -157,7 +177,8 @@ def starting_model(
     if config.init: model, tokenizer = load_model(config.init, device)
     else:
         if config.preset not in PRESETS:
-            raise ValueError(f'unknown preset {config.preset!r}: expected one of {", ".join(PRESETS)}')
+            raise ValueError(
+                f'unknown preset {config.preset!r}: expected one of {", ".join(PRESETS)}')
         tokenizer = load_tokenizer(config.tokenizer)
         model = GPT(replace(PRESETS[config.preset], vocab_size=tokenizer.vocab_size)).to(device)
         for name, p in model.named_parameters():
@@ -166,7 +187,8 @@ def starting_model(
 
 
 def pretrain_optimizer(
-    config: PretrainConfig, # optimizer, learning_rate, vector_learning_rate, move_learning_rate, weight_decay
+    # optimizer, learning_rate, vector_learning_rate, move_learning_rate, weight_decay
+    config: PretrainConfig,
     model: GPT,             # whose weights learn
     tokenizer,              # of the model
 ) -> torch.optim.Optimizer: # each group at its peak learning rate
@@ -174,7 +196,8 @@ def pretrain_optimizer(
     if config.optimizer == 'muon':
         return _Muon(model, config.learning_rate, config.vector_learning_rate, config.weight_decay,
                      parts=_move_parts(tokenizer), move_learning_rate=config.move_learning_rate)
-    return torch.optim.AdamW(model.parameters(), config.learning_rate, (0.9, 0.95), weight_decay=config.weight_decay)
+    return torch.optim.AdamW(model.parameters(), config.learning_rate, (0.9, 0.95),
+                             weight_decay=config.weight_decay)
 
 # %% ../../nbs/run/05_pretrain.ipynb #219b487d
 def supervised_step(
@@ -184,8 +207,10 @@ def supervised_step(
     peaks: list[float],               # highest learning rate of each group
     factor: float,                    # share of it in this step
     grad_clip: float = 1.0,           # largest norm of the gradient
-) -> tuple[float, float]:             # loss before the step, nats per completion token; norm of the gradient before clipping
-    "One step down the completion loss. Raises RuntimeError, before any weight has moved, when the loss or the gradient is not finite."
+# loss before the step, nats per completion token; norm of the gradient before clipping
+) -> tuple[float, float]:
+    """One step down the completion loss. Raises RuntimeError, before any weight has moved, when the
+    loss or the gradient is not finite."""
     for group, peak in zip(optimizer.param_groups, peaks): group['lr'] = peak * factor
     tokens = sum(everywhere(lambda: int(batch.learned.sum())))
     loss = completion_loss(model, batch.to(next(model.parameters()).device), tokens)
@@ -195,24 +220,29 @@ def supervised_step(
     loss = sum(everywhere(loss.item))
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip).item()
     if not math.isfinite(loss + norm):
-        raise RuntimeError(f'the loss is {loss}, the norm of its gradient {norm}: a lower learning_rate may help')
+        raise RuntimeError(
+            f'the loss is {loss}, the norm of its gradient {norm}: a lower learning_rate may help')
     optimizer.step()
     return loss, norm
 
 # %% ../../nbs/run/05_pretrain.ipynb #837636e4
 # what a resumed run may change without being allowed to
-_PRETRAIN_MAY_CHANGE = ('output_dir', 'branch_from', 'device', 'threads', 'workers', 'max_steps', 'decay_steps',
-                        'eval_every', 'eval_prompts', 'save_every', 'keep_last')
+_PRETRAIN_MAY_CHANGE = ('output_dir', 'branch_from', 'device', 'threads', 'workers', 'max_steps',
+                        'decay_steps', 'eval_every', 'eval_prompts', 'save_every', 'keep_last')
 
 def _origin(config, model, shards):
     "The origin of a run, besides its configuration; files by name and checksum."
-    return dict(version=__version__, torch=torch.__version__, model=model_sha256(model),
-                data={name: file_sha256(s) for s, name in _short(shards).items() if Path(s).is_file()})
+    return dict(
+        version=__version__, torch=torch.__version__, model=model_sha256(model),
+        data={name: file_sha256(s)
+              for s, name in _short(shards).items() if Path(s).is_file()})
 
 
 def _short(shards):
     "The last parts of each path: two, or as many as tell them apart."
-    n = next(n for n in count(2) if len({Path(s).parts[-n:] for s in shards}) == len({Path(s).parts for s in shards}))
+    n = next(n for n in count(2) if len({Path(s).parts[-n:]
+                                         for s in shards}) == len({Path(s).parts
+                                                                   for s in shards}))
     return {s: '/'.join(Path(s).parts[-n:]) for s in shards}
 
 
@@ -224,20 +254,26 @@ def _written(out, name):
 _COUNTS = 'steps', 'policy_rows', 'env_rows', 'seconds'    # of another task K: rows_k
 
 def _before(out, config): # the counts, and data; None when nothing is known
-    "The training behind the starting weights: from the recipe of this run, else from the one beside `branch_from` or `init`."
+    """The training behind the starting weights: from the recipe of this run, else from the one
+    beside `branch_from` or `init`."""
     if 'before' in (own := read_json(out/'pretrain.json', dict, [])): return own['before']
     if not (config.branch_from or config.init): return None
     start, upto = Path(config.branch_from or config.init).absolute(), math.inf
-    if config.init == 'nano': start = Path(str(importlib.resources.files('rookworld_nb')))/'assets'/'nano'
-    if (start/'state.json').is_file(): start, upto = start.parents[1], int(start.name.removeprefix('step-'))     # a checkpoint
+    if config.init == 'nano':
+        start = (Path(str(importlib.resources.files('rookworld_nb')))/'assets'/'nano')
+    # a checkpoint
+    if (start/'state.json').is_file():
+        start, upto = start.parents[1], int(start.name.removeprefix('step-'))
     found = read_json(start/'pretrain.json', dict, [])
     behind = found.get('before')
     if (start/'metrics.jsonl').exists(): found |= _counts(start, min(upto, _last_step(start)))
     if not found.get('steps'): return behind
     data = [d for part in (behind, found['config']) if part for d in part['data'].split(',')]
-    parts = [part for part in (None if config.branch_from else found, behind) if part]     # a branch counts the rows of its source among its own
+    # a branch counts the rows of its source among its own
+    parts = [part for part in (None if config.branch_from else found, behind) if part]
     names = dict.fromkeys([*_COUNTS, *(k for part in parts for k in part if k.startswith('rows_'))])
-    return {k: sum(part.get(k, 0) for part in parts) for k in names} | dict(data=','.join(dict.fromkeys(data)))
+    return ({k: sum(part.get(k, 0) for part in parts)
+             for k in names} | dict(data=','.join(dict.fromkeys(data))))
 
 
 def _last_step(run):
@@ -250,14 +286,19 @@ def _counts(run, upto):
     rows = [r for r in _written(run, 'metrics') if r['step'] <= upto]
     names = {PolicyTask.letter: 'policy_rows', EnvTask.letter: 'env_rows'}
     names |= {r['task']: f'rows_{r["task"].lower()}' for r in rows if r['task'] not in names}
-    return dict(steps=len(rows), seconds=round(sum(r['time_s'] for r in rows)),
-                **{name: sum(r['rows'] for r in rows if r['task'] == task) for task, name in names.items()})
+    return dict(
+        steps=len(rows), seconds=round(sum(r['time_s'] for r in rows)),
+        **{name: sum(r['rows'] for r in rows if r['task'] == task)
+           for task, name in names.items()})
 
 
 def _write_recipe(out, config, model, origin, done):
     metrics = [{k: v for k, v in r.items() if k not in ('step', 'decoding')} for r in _written(out, 'eval') if r['step'] == done]
-    recipe = dict(config=asdict(config), parameters=sum(p.numel() for p in model.parameters()), **_counts(out, done), files=len(origin['data']),
-                  data_sha256=hashlib.sha256(json.dumps(origin['data'], sort_keys=True).encode()).hexdigest(), before=_before(out, config), metrics=metrics)
+    recipe = dict(
+        config=asdict(config), parameters=sum(p.numel() for p in model.parameters()),
+        **_counts(out, done), files=len(origin['data']),
+        data_sha256=hashlib.sha256(json.dumps(origin['data'], sort_keys=True).encode()).hexdigest(),
+        before=_before(out, config), metrics=metrics)
     write_at_once(out/'pretrain.json', json.dumps(recipe, indent=1) + '\n')
 
 # %% ../../nbs/run/05_pretrain.ipynb #dea729e2
@@ -270,20 +311,25 @@ def _measure(config, model, tokenizer, log, step, held_out):
 
 
 def _held_out(config, shards, fits=None):
-    "Prompts of the tasks, as the tasks make them or from the first file, of positions of the eval split."
+    """Prompts of the tasks, as the tasks make them or from the first file, of positions of the eval
+    split."""
     own = own_held_out(config)
     if config.shares.keys() <= own.keys(): return [e for made in own.values() for e in made]
     if config.shares.get(PolicyTask.letter): check_shards(shards)
     found = load_rows(shards[0], 0.5, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows, fits=fits)
     if found: return found[:] + [e for made in own.values() for e in made]
-    raise ValueError(f'{shards[0]} has no evaluation rows: 5 % of positions belong to the evaluation split; give more rows, or another file first')
+    raise ValueError(
+        f'{shards[0]} has no evaluation rows: 5 % of positions belong to the evaluation split; '
+        f'give more rows, or another file first'
+    )
 
 # %% ../../nbs/run/05_pretrain.ipynb #45b1766a
 def _branch(out, source):
     "Copy a checkpoint, and the rows its run had written by then, into a new run directory."
     source = Path(source).absolute()
-    path = source if source.name.startswith('step-') else latest_good_checkpoint(source, set_aside=False)[0]
-    if path is None or not path.is_dir(): raise FileNotFoundError(f'branch_from: there is no checkpoint in {source}')
+    path = (source if source.name.startswith('step-') else latest_good_checkpoint(source, set_aside=False)[0])
+    if path is None or not path.is_dir():
+        raise FileNotFoundError(f'branch_from: there is no checkpoint in {source}')
     verify_checkpoint(path)
     copy = out/'checkpoints'/path.name
     copy.mkdir(parents=True)
@@ -306,22 +352,30 @@ def _withdrawn(out):
 
 # %% ../../nbs/run/05_pretrain.ipynb #7ad5d5bb
 def _take_up(out, config, model, optimizer, origin, allow_config_change):
-    "Restore the last intact checkpoint, report what has changed since, and return the number of steps done."
+    """Restore the last intact checkpoint, report what has changed since, and return the number of
+    steps done."""
     log, (found, told), done = RunLog(out), by_one(lambda: starting_point(out)), 0
     if found:
         state = together(lambda: load_checkpoint(found, model, optimizer, generators=True))
         done, was, now = state['step'], state['config'], asdict(config)
         if done > config.max_steps:
             raise ValueError(f'{out} has done {done} steps, more than max_steps {config.max_steps}')
-        told += check_origin(out, state['origin'], origin, allow_config_change or bool(config.branch_from) and was.get('branch_from') != config.branch_from)
+        told += check_origin(
+            out, state['origin'], origin, allow_config_change
+            or bool(config.branch_from) and was.get('branch_from') != config.branch_from)
         told += choices_since(was, now)
-        if changes := config_changes(was, now): told.append(f'changed since: {", ".join(changes.values())}')
+        if changes := config_changes(was, now):
+            told.append(f'changed since: {", ".join(changes.values())}')
         begun = done - (was['max_steps'] - was['decay_steps'])
         if begun > 0 and changes.keys() & {'max_steps', 'decay_steps'}:
             told.append(f'{begun} steps of a decay had been made by then')
     def tidy():
         log.rewind(done, keep_eval=True)
-        for s in [f'goes on from {found.name}' if found else 'starts over, there is no checkpoint yet', *told]: log.say(f'{out}: {s}')
+        for s in [
+                f'goes on from {found.name}'
+                if found else 'starts over, there is no checkpoint yet', *told
+        ]:
+            log.say(f'{out}: {s}')
     by_one(tidy)
     return done
 
@@ -339,69 +393,88 @@ def pretrain(
     resume: Path|None = None,  # run directory to continue
     allow_config_change: bool = False, # continue even with other choices or other rows
 ) -> Path:                     # the run directory; `load_model` opens it
-    "Supervised training from scratch (or from `init`): on P rows of files and generated A rows, or on the rows that files have of other tasks."
+    """Supervised training from scratch (or from `init`): on P rows of files and generated A rows,
+    or on the rows that files have of other tasks."""
     check_letters(config.shares)
     with joined():
         use_machine(pick_device(config.device), config.threads)
         resume = resume or earlier_run()
         check_choices(asdict(config) | dict(resume=resume, allow_config_change=allow_config_change))
         if config.batch_size < world():
-            raise ValueError(f'batch_size {config.batch_size} is less than a row for each of {world()} processes')
+            raise ValueError(
+                f'batch_size {config.batch_size} is less than a row for each of {world()} processes'
+            )
         return _pretrain(config, resume, allow_config_change)
 
 
 def _pretrain(config, resume, allow_config_change):
     "The run, once all processes are there."
-    out = together(lambda: reopen_run(resume, config, allow_config_change, _PRETRAIN_MAY_CHANGE)) if resume else None
+    out = (together(lambda: reopen_run(resume, config, allow_config_change, _PRETRAIN_MAY_CHANGE))
+           if resume else None)
     seed_generators(config.seed)
     model, tokenizer = together(lambda: starting_model(config))
     set_numbers(model, config.dtype)
     optimizer, shards = pretrain_optimizer(config, model, tokenizer), data_shards(config.data)
     fits = Context(tokenizer.name, model.config.n_positions)
-    origin, held_out, is_new = by_one(lambda: _origin(config, model, shards)), together(lambda: _held_out(config, shards, replace(fits, whole=False))), out is None
+    origin, held_out, is_new = by_one(lambda: _origin(config, model, shards)), together(
+        lambda: _held_out(config, shards, replace(fits, whole=False))), out is None
     out = out or by_one(lambda: open_run(config.output_dir))
     with contextlib.ExitStack() as lock:
         by_one(lambda: lock.enter_context(only_writer(out)))
         peaks = [g['lr'] for g in optimizer.param_groups]
         with _withdrawn(out) if is_new else contextlib.nullcontext():
             if is_new and config.branch_from: by_one(lambda: _branch(out, config.branch_from))
-            done = 0 if is_new and not config.branch_from else _take_up(out, config, model, optimizer, origin, allow_config_change)
+            done = (0 if is_new and not config.branch_from else _take_up(
+                out, config, model, optimizer, origin, allow_config_change))
         by_one(lambda: write_at_once(out/'config.json', config.to_json()))
         note_run(out)
         by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, model, origin, 0))
-        with Interrupt(repeated=world() > 1) as interrupt, _kept(out), RowStream(config, shards, tokenizer.name, fits) as stream:
-            _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt)
+        with Interrupt(repeated=world() > 1) as interrupt, _kept(out), RowStream(
+                config, shards, tokenizer.name, fits) as stream:
+            _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done,
+                    interrupt)
     return out
 
 # %% ../../nbs/run/05_pretrain.ipynb #9124be6d
 def _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt):
     "Train step by step; evaluate and save when due, and at the end."
     log, rates, recent = RunLog(out), deque(maxlen=100), {letter: deque(maxlen=50) for letter in config.shares}
-    def save(step): save_checkpoint(out, step, model, tokenizer, optimizer, dict(step=step, config=asdict(config), origin=origin), config.keep_last)
+
+    def save(step):
+        save_checkpoint(out, step, model, tokenizer, optimizer,
+                        dict(step=step, config=asdict(config), origin=origin), config.keep_last)
     def safe(step): return standing(out, step, optimizer, interrupt, lambda: save(step))
-    with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=rank() > 0 or None) as bar:
+
+    with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=rank() > 0
+              or None) as bar:
         for step in range(done + 1, config.max_steps + 1):
-            factor = _learning_rate_factor(step - 1, config.max_steps, config.warmup_steps, config.decay_steps)
+            factor = _learning_rate_factor(step - 1, config.max_steps, config.warmup_steps,
+                                           config.decay_steps)
             with safe(step - 1):
                 found = stream.batch(step - 1)
                 kind, batch = together(lambda: _longest_checked(found, model))
                 began = time.perf_counter()
-                loss, norm = supervised_step(model, optimizer, batch, peaks, factor, config.grad_clip)
+                loss, norm = supervised_step(model, optimizer, batch, peaks, factor,
+                                             config.grad_clip)
             seconds = time.perf_counter() - began
             row = dict(step=step, task=kind, loss=round(loss, 5), grad_norm=round(norm, 4),
-                       learning_rate=peaks[0]*factor, rows=config.batch_size, time_s=round(seconds, 4))
+                       learning_rate=peaks[0]*factor, rows=config.batch_size,
+                       time_s=round(seconds, 4))
             by_one(lambda: log.append('metrics', [row]))
             rates.append(config.batch_size/seconds)
             recent[kind].append(loss)
             bar.update()
-            line = ', '.join([f'{k} {sum(v)/len(v):.3f}' for k, v in recent.items() if v] + [f'{sum(rates)/len(rates):.0f} rows/s'])
+            line = ', '.join([f'{k} {sum(v)/len(v):.3f}' for k, v in recent.items() if v] +
+                             [f'{sum(rates)/len(rates):.0f} rows/s'])
             bar.set_postfix_str(line, refresh=False)
             last = step == config.max_steps
             if last or config.eval_every and step % config.eval_every == 0:
-                with safe(step): by_one(lambda: _measure(config, model, tokenizer, log, step, held_out))
+                with safe(step):
+                    by_one(lambda: _measure(config, model, tokenizer, log, step, held_out))
             asked = any(everywhere(lambda: interrupt.asked))
             if last or asked or step % config.save_every == 0:
-                by_one(lambda: log.say(f'Step {step:6} | {line} | learning rate {peaks[0]*factor:.2g}'))
+                by_one(lambda: log.say(
+                    f'Step {step:6} | {line} | learning rate {peaks[0]*factor:.2g}'))
                 by_one(lambda: save(step))
             if asked and not last: raise KeyboardInterrupt(f'saved at step {step}')
     by_one(lambda: _write_recipe(out, config, model, origin, config.max_steps))
@@ -411,5 +484,7 @@ def _longest_checked(found, model):
     "A batch that the model can read."
     kind, batch = found
     if (longest := batch.ids.shape[1]) > model.config.n_positions:
-        raise ValueError(f'the longest {kind} row has {longest} tokens, the model reads {model.config.n_positions}')
+        raise ValueError(
+            f'the longest {kind} row has {longest} tokens, the model reads {model.config.n_positions}'
+        )
     return found

@@ -62,8 +62,11 @@ def _mirrored_fen(
     "The board upside down, white for black."
     board, side, castling, en_passant, *clocks = fen.split(' ')
     swapped = castling.swapcase()
-    return ' '.join(['/'.join(reversed(board.swapcase().split('/'))), 'b' if side == 'w' else 'w',
-                     ''.join(c for c in 'KQkq' if c in swapped) or '-', _mirrored_move(en_passant), *clocks])
+    return ' '.join([
+        '/'.join(reversed(board.swapcase().split('/'))), 'b' if side == 'w' else 'w',
+        ''.join(c for c in 'KQkq' if c in swapped) or '-',
+        _mirrored_move(en_passant), *clocks
+    ])
 
 
 def _mirrored(
@@ -71,14 +74,16 @@ def _mirrored(
 ) -> Example:         # the same row for a player of the other colour
     "A P row with the colours swapped; the evals stay, because they belong to the side to move."
     t = example.target
-    return replace(example, task=PolicyTask(_mirrored_fen(example.fen)), published_best=None,
-                   target=PolicyAnswer(tuple(map(_mirrored_move, t.moves)), t.evals, _mirrored_move(t.best)))
+    return replace(
+        example, task=PolicyTask(_mirrored_fen(example.fen)), published_best=None,
+        target=PolicyAnswer(tuple(map(_mirrored_move, t.moves)), t.evals, _mirrored_move(t.best)))
 
 # %% ../../nbs/run/04_targets.ipynb #9ed08804
 def candidate_odds(
     example: Example,   # task P, candidates in any order
     spread: float,      # tau, in expected score; small: almost all on the best
-    legal_share: float = 0.0, # lambda, 0 to below 1: share at the first place that is spread over all legal moves
+    # lambda, 0 to below 1: share at the first place that is spread over all legal moves
+    legal_share: float = 0.0,
 ) -> list[dict[str, float]]: # for each candidate's place: move and its probability, adding up to 1
     "The target distribution at each candidate's place."
     moves, worth = example.target.moves, [win_probability(e) for e in example.target.evals]
@@ -108,7 +113,10 @@ class TokenRow:
     prompt: list[int]           # token ids
     completion: list[int]       # token ids, end token included
     weights: list[float]|None = None # of each completion token in the loss; None: 1
-    soft: dict[int, list[tuple[int, float]]]|None = None # place -> (token id, weight) pairs. Places count from the completion's start; -1 is the prompt's last token. A weight above 0 is a probability times the weight of the place; a weight below 0 marks a token that must not stand there
+    # place -> (token id, weight) pairs. Places count from the completion's start; -1 is the
+    # prompt's last token. A weight above 0 is a probability times the weight of the place; a weight
+    # below 0 marks a token that must not stand there
+    soft: dict[int, list[tuple[int, float]]]|None = None
 
 
 @cache
@@ -122,9 +130,12 @@ def _legal_odds(example, tokenizer, prompt, weight):
     legal = [m.uci() for m in chess.Board(example.fen).legal_moves] if weight else []
     asked = _move_id(tokenizer.name, example.task.uci)
     if not legal or asked is None: return None
-    return {prompt.index(asked) - len(prompt): [(_move_id(tokenizer.name, m), weight/len(legal)) for m in legal]}
+    return {
+        prompt.index(asked) - len(prompt): [(_move_id(tokenizer.name, m), weight/len(legal))
+                                            for m in legal]
+    }
 
-
+# %% ../../nbs/run/04_targets.ipynb #a3df9bdc
 def tokenize(
     example: Example, # a row
     tokenizer,        # see `load_tokenizer`
@@ -132,20 +143,33 @@ def tokenize(
     legal_share: float = 0.0, # P: see `candidate_odds`
     eval_weight: float = 1.0, # P: weight of the tokens of evaluations
     repeat_weight: float = 0.0, # P, with spread: weight of the loss for repeated candidates
-    legal_weight: float = 0.0, # A: weight of the distribution over legal moves at the move of the prompt
+    # A: weight of the distribution over legal moves at the move of the prompt
+    legal_weight: float = 0.0,
 ) -> TokenRow:        # in the tokenizer's style
-    "A row as token ids. Raises ValueError when odds are asked for and a move is more than one token."
+    """A row as token ids. Raises ValueError when odds are asked for and a move is more than one
+    token."""
     prompt = tokenizer.encode(example.prompt(tokenizer.style))
     completion = [*tokenizer.encode(example.completion(tokenizer.style)), tokenizer.eot]
     if tokenizer.name != 'chess' and (spread or eval_weight != 1 or repeat_weight or legal_weight):
-        raise ValueError('spread, eval_weight, repeat_weight and legal_weight need a vocabulary in which a move is one token, '
+        raise ValueError('spread, eval_weight, repeat_weight and legal_weight need a vocabulary '
+                         'in which a move is one token, '
                          f'not {tokenizer.name!r}')
-    if isinstance(example.task, EnvTask): return TokenRow(prompt, completion, soft=_legal_odds(example, tokenizer, prompt, legal_weight))
-    if not isinstance(example.task, PolicyTask) or not spread and eval_weight == 1: return TokenRow(prompt, completion)
-    if len(completion) != 20: return TokenRow(prompt, completion)   # a number outside the vocabulary is written in bytes
+    if isinstance(example.task, EnvTask):
+        return TokenRow(prompt, completion, soft=_legal_odds(example, tokenizer, prompt,
+                                                             legal_weight))
+    if not isinstance(example.task, PolicyTask) or not spread and eval_weight == 1:
+        return TokenRow(prompt, completion)
+    # a number outside the vocabulary is written in bytes
+    if len(completion) != 20: return TokenRow(prompt, completion)
     places = candidate_odds(example, spread, legal_share) if spread else []
-    listed = [dict.fromkeys(example.target.moves[:j], -repeat_weight) if repeat_weight else {} for j in range(len(places))]
-    soft = {1 + j: [(_move_id(tokenizer.name, m), p) for m, p in (odds | listed[j]).items()] for j, odds in enumerate(places)}
+    listed = [
+        dict.fromkeys(example.target.moves[:j], -repeat_weight) if repeat_weight else {}
+        for j in range(len(places))
+    ]
+    soft = {
+        1 + j: [(_move_id(tokenizer.name, m), p) for m, p in (odds | listed[j]).items()]
+        for j, odds in enumerate(places)
+    }
     return TokenRow(prompt, completion, [1.0]*7 + [eval_weight]*10 + [1.0]*3, soft)
 
 # %% ../../nbs/run/04_targets.ipynb #9ba4b57d
@@ -154,11 +178,15 @@ class Batch:
     "Rows padded on the right, and what is to be learned at each place."
     ids: Tensor       # (B, T) int64
     learned: Tensor   # (B, T) bool, True on completion tokens and wherever a distribution is given
-    weights: Tensor   # (B, T) float, weight of the token at this place; 0 on prompts, on padding and where a distribution is given
+    # (B, T) float, weight of the token at this place; 0 on prompts, on padding and where a
+    # distribution is given
+    weights: Tensor
     soft_row: Tensor  # (K,) int64, row of each token of a distribution
     soft_column: Tensor # (K,) int64, its column in `ids`
     soft_token: Tensor # (K,) int64, the token
-    soft_weight: Tensor # (K,) float, its probability times the weight of the place; negative for a token that must not stand there
+    # (K,) float, its probability times the weight of the place; negative for a token that must not
+    # stand there
+    soft_weight: Tensor
 
     def to(self,
         device: str, # where the model is
@@ -192,8 +220,10 @@ class TokenRows:
         soft = torch.cat(soft) if soft else torch.empty(0, 3, dtype=torch.float64)
         self.flat = torch.cat(flat) if flat else torch.empty(0, dtype=torch.int32)
         self.weights = torch.cat(weights) if weights else torch.empty(0)
-        self.prompt_lengths, self.lengths, self.counts = (torch.tensor(x, dtype=torch.long) for x in (prompts, lengths, counts))
-        self.soft_column, self.soft_token, self.soft_weight = soft[:, 0].short(), soft[:, 1].int(), soft[:, 2].float()
+        self.prompt_lengths, self.lengths, self.counts = (torch.tensor(x, dtype=torch.long)
+                                                          for x in (prompts, lengths, counts))
+        self.soft_column, self.soft_token, self.soft_weight = soft[:, 0].short(), soft[:, 1].int(
+        ), soft[:, 2].float()
         self.starts, self.soft_starts = _offsets(self.lengths), _offsets(self.counts)
 
     def __len__(self): return len(self.lengths)
@@ -212,29 +242,35 @@ class TokenRows:
         soft_column = self.soft_column[k].long()
         learned = real & (column >= self.prompt_lengths[rows, None])
         learned[row, soft_column] = True
-        return Batch(ids, learned, weights, row, soft_column, self.soft_token[k].long(), self.soft_weight[k])
+        return Batch(ids, learned, weights, row, soft_column, self.soft_token[k].long(),
+                     self.soft_weight[k])
 
 # %% ../../nbs/run/04_targets.ipynb #95ca132e
 def completion_loss(
     model: GPT,    # any
     batch: Batch,  # on the model's device
-    tokens: int|None = None, # learned tokens of the whole batch, when this is a part of it; None: of this one
-) -> Tensor:       # scalar, mean cross-entropy in nats per learned token; the parts of a batch add up
+    # learned tokens of the whole batch, when this is a part of it; None: of this one
+    tokens: int|None = None,
+# scalar, mean cross-entropy in nats per learned token; the parts of a batch add up
+) -> Tensor:
     "The cross-entropy between target and model, over the places that are learned."
     first = int(batch.learned.any(0).nonzero()[0])
     learned, ids = batch.learned[:, first:], batch.ids[:, first:]
-    hidden = model.last_hidden(batch.ids[:, :-1], ids.shape[1])  # padding is on the right, where no real token attends
+    # padding is on the right, where no real token attends
+    hidden = model.last_hidden(batch.ids[:, :-1], ids.shape[1])
     logprobs = model.head(hidden[learned]).log_softmax(-1)                               # (N, V)
     written = logprobs.gather(1, ids[learned][:, None])[:, 0]                            # (N,)
     number = learned.flatten().cumsum(0).view_as(learned) - 1    # which of the N a place is
     odds = logprobs[number[batch.soft_row, batch.soft_column - first], batch.soft_token] # (K,)
     odds = torch.where(batch.soft_weight < 0, -torch.log1p(-odds.exp().clamp(max=1 - 1e-6)), odds)
-    return -((batch.weights[:, first:][learned]*written).sum() + (batch.soft_weight*odds).sum()) / (tokens or len(written))
+    return (-((batch.weights[:, first:][learned]*written).sum() + (batch.soft_weight*odds).sum())/
+            (tokens or len(written)))
 
 # %% ../../nbs/run/04_targets.ipynb #fb369c7c
 def task_of_step(
     step: int,        # from 0
-    shares: dict[str, float]|float, # letter: share of the steps, together 1; a number: the share of A, the rest is P
+    # letter: share of the steps, together 1; a number: the share of A, the rest is P
+    shares: dict[str, float]|float,
 ) -> tuple[str, int]: # its letter; how many steps of that task came before
     "The task of a step."
     shares = shares if isinstance(shares, dict) else dict(P=1 - shares, A=shares)
@@ -247,8 +283,8 @@ def task_of_step(
 
 # %% ../../nbs/run/04_targets.ipynb #5ce5379d
 # share of each special kind among the A rows of a block
-_SPECIALS = dict(mates=0.07, draws=0.03, illegal=0.10, promotions=0.01, en_passant=0.012, castling=0.012,
-                 openings=0.008, first_moves=0.005)
+_SPECIALS = dict(mates=0.07, draws=0.03, illegal=0.10, promotions=0.01, en_passant=0.012,
+                 castling=0.012, openings=0.008, first_moves=0.005)
 
 def _asset(name): return str(importlib.resources.files('rookworld_nb')/'assets'/name)
 
@@ -261,25 +297,33 @@ def data_shards(
     for name in filter(None, map(str.strip, data.split(','))):
         path = Path(_asset('positions.parquet')) if name == 'positions' else Path(name)
         if path.is_dir() and not (files := list(shard_files(path))): raise ValueError(f'{path} has no .parquet file')
-        if not path.exists() and (path.suffix in SUFFIXES or not re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', name)): raise ValueError(f'no data at {name!r}')
+        if not path.exists() and (path.suffix in SUFFIXES
+                                  or not re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', name)):
+            raise ValueError(f'no data at {name!r}')
         found += map(str, files) if path.is_dir() else [str(path) if path.exists() else name]
     if not found: raise ValueError(f'data names nothing: {data!r}')
     return found
 
 
-def _is_labelled(shard): return shard.endswith('.parquet') and set(COLUMNS) <= set(pq.read_schema(shard).names)
+def _is_labelled(shard):
+    return (shard.endswith('.parquet') and set(COLUMNS) <= set(pq.read_schema(shard).names))
 
 # %% ../../nbs/run/04_targets.ipynb #184fdacd
 def _from_positions(shards, rng, n, counts=None):
     "A rows from positions of files, one move per position."
     shards = [s for s in shards if _is_labelled(s)]
     if not shards or not n: return []
-    rows = [row for s in rng.sample(shards, min(len(shards), -(-n // 4000)))
-            for row in pq.read_table(s, columns=['fen', 'history', 'phase']).to_pylist() if split_of(row['fen']) == 'train']
+    rows = [
+        row for s in rng.sample(shards, min(len(shards), -(-n // 4000)))
+        for row in pq.read_table(s, columns=['fen', 'history', 'phase']).to_pylist()
+        if split_of(row['fen']) == 'train'
+    ]
     found = []
     for row in islice(cycle(rng.sample(rows, len(rows))), n):
         board = chess.Board(row['fen'])
-        found.append(env_example(board.fen(), choose_move(board, rng, counts=counts), row['history'], row['phase']))
+        found.append(
+            env_example(board.fen(), choose_move(board, rng, counts=counts), row['history'],
+                        row['phase']))
     return found
 
 
@@ -290,7 +334,8 @@ def _with_new_clocks(example, rng):
     full = rng.randint(5, 160)
     if en_passant == '-' and rng.random() < 0.6: half = rng.randint(0, min(97, 2*full))
     history = ' '.join(example.task.history.split(' ')[:-1])
-    return env_example(f'{board} {side} {castling} {en_passant} {half} {full}', example.task.uci, history, example.phase)
+    return env_example(f'{board} {side} {castling} {en_passant} {half} {full}', example.task.uci,
+                       history, example.phase)
 
 
 def _env_block(
@@ -303,10 +348,12 @@ def _env_block(
     rng, counts = random.Random(name), move_counts() if config.rare_moves else None
     rows = _from_positions(shards, rng, round(config.from_positions * n), counts)
     for kind, share in _SPECIALS.items() if config.specials else ():
-        count, split = round(share * n), None if kind == 'first_moves' else 'train'   # there is only one start position
+        # there is only one start position
+        count, split = round(share * n), None if kind == 'first_moves' else 'train'
         rows += special_rows(kind, min(count, 4000 if split is None else count), f'{name} {kind}', split)
     rows += generate_transitions(n - len(rows), f'{name} games', counts=counts)
-    if config.new_clocks: rows = [_with_new_clocks(e, rng) if rng.random() < config.new_clocks else e for e in rows]
+    if config.new_clocks:
+        rows = [_with_new_clocks(e, rng) if rng.random() < config.new_clocks else e for e in rows]
     rng.shuffle(rows)
     return rows
 
@@ -325,15 +372,19 @@ _WANTS_LABELS = 'supervised training learns P from labels; rookworld_train does 
 def check_shards(
     shards: list[str], # see `data_shards`
 ) -> None:
-    "Refuse at once a file that begins with a position without a label; one further down is refused when it is read. Raises ValueError."
+    """Refuse at once a file that begins with a position without a label; one further down is
+    refused when it is read. Raises ValueError."""
     with warnings.catch_warnings(action='ignore'):
         for s in shards:
-            if os.path.isfile(s) and not _is_labelled(s): check_labels(load_rows(s, 0.0, 0, None, 1, max_bad_rows=1), s, _WANTS_LABELS)
+            if os.path.isfile(s) and not _is_labelled(s):
+                check_labels(load_rows(s, 0.0, 0, None, 1, max_bad_rows=1), s, _WANTS_LABELS)
 
 
 @lru_cache(maxsize=_SHARDS)
 def _rows_of(shard, seed, fix_best, max_bad_rows, fits, state):
-    check_labels(rows := load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows, fits=fits), shard, _WANTS_LABELS)
+    check_labels(
+        rows := load_rows(shard, 0.0, seed, 'train', fix_best=fix_best, max_bad_rows=max_bad_rows,
+                          fits=fits), shard, _WANTS_LABELS)
     return rows
 
 # %% ../../nbs/run/04_targets.ipynb #7cc2af7b
@@ -342,7 +393,10 @@ def _evenly(shards, rng):
     place = {}
     for d in sorted({os.path.dirname(s) for s in shards}):
         group = [s for s in shards if os.path.dirname(s) == d]
-        place |= {s: (i + rng.random())/len(group) for i, s in enumerate(rng.sample(group, len(group)))}
+        place |= {
+            s: (i + rng.random())/len(group)
+            for i, s in enumerate(rng.sample(group, len(group)))
+        }
     return sorted(shards, key=place.get)
 
 
@@ -352,35 +406,49 @@ def _file_block(
     shards: list[str],      # see `data_shards`
     number: int,            # which block
     fits: Context|None = None, # see `load_rows`
-    prepared: Callable|None = None, # example, is it of labelled positions, config, rng -> what is learned; None: the row as it is
-) -> list[Example]:         # block_rows rows of training positions, shuffled; rows of a small file occur several times
+    # example, is it of labelled positions, config, rng -> what is learned; None: the row as it is
+    prepared: Callable|None = None,
+# block_rows rows of training positions, shuffled; rows of a small file occur several times
+) -> list[Example]:
     "Rows from files, mixed."
     groups = [range(i, min(i + _SHARDS, len(shards))) for i in range(0, len(shards), _SHARDS)]
     passes, at = divmod(number, len(groups))
     order = _evenly(shards, random.Random(f'{config.seed} {letter} {passes}'))
-    for group in groups[at:] + groups[:at]:      # the next files where these hold rows of other tasks only
-        found = [(_rows_of(s, config.seed, config.fix_best, config.max_bad_rows, fits, _state(s)).of_kind(letter), _is_labelled(s)) for s in (order[i] for i in group)]
-        if rows := [(part, i, labelled) for part, labelled in found for i in range(len(part))]: break
+    # the next files where these hold rows of other tasks only
+    for group in groups[at:] + groups[:at]:
+        found = [(_rows_of(s, config.seed, config.fix_best, config.max_bad_rows, fits,
+                           _state(s)).of_kind(letter), _is_labelled(s))
+                 for s in (order[i] for i in group)]
+        if rows := [(part, i, labelled) for part, labelled in found for i in range(len(part))]:
+            break
     else: raise ValueError(f'{config.data} has no training rows of task {letter}')
     rng = random.Random(f'{config.seed} {letter} {number}')
     rng.shuffle(rows)
     chosen = islice(cycle(rows), config.block_rows)
-    return [prepared(found[i], labelled, config, rng) if prepared else found[i] for found, i, labelled in chosen]
+    return [
+        prepared(found[i], labelled, config, rng) if prepared else found[i]
+        for found, i, labelled in chosen
+    ]
 
 
 def _prepared(example, labelled, config, rng):
     if labelled: example = best_first(example)
     if rng.random() < config.flip and split_of((other := _mirrored(example)).fen) == 'train': example = other
-    return _reordered(example, rng) if labelled and config.shuffled and rng.random() < config.shuffled else example
+    return (_reordered(example, rng)
+            if labelled and config.shuffled and rng.random() < config.shuffled else example)
 
 
 _policy_block = partial(_file_block, PolicyTask.letter, prepared=_prepared)
 complete(PolicyTask.letter, rows=_policy_block)
-complete(EnvTask.letter, rows=lambda config, shards, number, fits: _env_block(config, shards, number))
+complete(EnvTask.letter,
+         rows=lambda config, shards, number, fits: _env_block(config, shards, number))
 
 # %% ../../nbs/run/04_targets.ipynb #15f5e006
-_ENDED = ("the process that makes rows has ended. It may have been killed, for its memory perhaps; in a script, call pretrain below "
-          "`if __name__ == '__main__':`, because that process reads the script again. workers=0 does without it")
+_ENDED = (
+    "the process that makes rows has ended. It may have been killed, for its memory perhaps; in a "
+    "script, call pretrain below "
+    "`if __name__ == '__main__':`, because that process reads the script again. workers=0 does without it"
+)
 
 def _make_block(
     kind: str,              # letter of a task
@@ -400,7 +468,8 @@ def _make_block(
 def _start_worker():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)), daemon=True).start()
+    threading.Thread(target=lambda: (multiprocessing.parent_process().join(), os._exit(1)),
+                     daemon=True).start()
 
 # %% ../../nbs/run/04_targets.ipynb #4684d97a
 class RowStream:
@@ -409,21 +478,30 @@ class RowStream:
         config: PretrainConfig, # of the run
         shards: list[str],      # see `data_shards`
         tokenizer: str|tuple[str, ...], # name
-        fits: Context|None = None, # what the model can read: longer rows of files are left out, and counted; None: all are read
+        # what the model can read: longer rows of files are left out, and counted; None: all are
+        # read
+        fits: Context|None = None,
     ):
         self.config, self.rest = config, (config, tuple(shards), tokenizer, fits)
-        workers = 0 if config.tasks else config.workers     # another process knows no task that a notebook has registered
-        self.pool = ProcessPoolExecutor(workers, multiprocessing.get_context('spawn'), _start_worker) if workers else None
-        self.blocks, self.ahead = {}, world()*max(1, math.ceil(workers/2)) if workers else 0   # blocks of each task
+        # another process knows no task that a notebook has registered
+        workers = 0 if config.tasks else config.workers
+        self.pool = (ProcessPoolExecutor(workers, multiprocessing.get_context('spawn'),
+                                         _start_worker) if workers else None)
+        # blocks of each task
+        self.blocks, self.ahead = {}, world()*max(1, math.ceil(workers/2)) if workers else 0
 
     def _block(self, kind, number):
-        "This block; the next ones are started. Of several ranks each makes its share of the blocks, and sends them to all."
+        """This block; the next ones are started. Of several ranks each makes its share of the
+        blocks, and sends them to all."""
         if isinstance(found := self.blocks.get((kind, number)), TokenRows): return found
         ahead = range(number, number + 1 + self.ahead)
-        for old in [k for k in self.blocks if k[0] == kind and k[1] not in ahead]: del self.blocks[old]
+        for old in [k for k in self.blocks if k[0] == kind and k[1] not in ahead]:
+            del self.blocks[old]
         for n in ahead:
             if self.pool and n % world() == rank() and (kind, n) not in self.blocks:
-                with contextlib.suppress(BrokenProcessPool): self.blocks[kind, n] = self.pool.submit(_make_block, kind, n, *self.rest)   # `_made` tells
+                # `_made` tells
+                with contextlib.suppress(BrokenProcessPool):
+                    self.blocks[kind, n] = self.pool.submit(_make_block, kind, n, *self.rest)
         self.blocks[kind, number] = by_one(lambda: self._made(kind, number), number % world())
         return self.blocks[kind, number]
 

@@ -37,10 +37,13 @@ from ..grpo.ranks import by_one, check_choices, earlier_run, everywhere, joined,
 from ..measure.measures import aims_of
 from ..measure.evaluate import compare, judge_rows, judge_texts, judge_trivial, summarize
 from ..measure.shipped import shipped_answers
-from .checkpoint import (CheckpointError, check_origin, checkpoint_step, choices_since, config_changes, is_complete,
-                                         list_checkpoints, load_checkpoint, mark_stable, model_sha256, only_writer, origin_of,
-                                         reopen_run, rotate_checkpoints, save_checkpoint, seed_generators,
-                                         stable_checkpoint, standing, starting_point, verify_checkpoint)
+from .checkpoint import (CheckpointError, check_origin, checkpoint_step,
+                                         choices_since, config_changes, is_complete,
+                                         list_checkpoints, load_checkpoint, mark_stable,
+                                         model_sha256, only_writer, origin_of, reopen_run,
+                                         rotate_checkpoints, save_checkpoint, seed_generators,
+                                         stable_checkpoint, standing, starting_point,
+                                         verify_checkpoint)
 from .health import LEVELS, MACHINE, HealthError, HealthMonitor, Signal, process_memory_gb, remedy, worst
 from .memory import fit_into_memory, gpu_peak_gb, keep_memory
 
@@ -49,7 +52,8 @@ class RunLog:
     "The files of a run directory: every row is on disk before the next step begins."
     def __init__(self,
         directory: Path, # of the run
-        watch: Callable[[Path, bool], object]|None = None, # shows the run instead of the printed lines, see `train`
+        # shows the run instead of the printed lines, see `train`
+        watch: Callable[[Path, bool], object]|None = None,
     ):
         self.directory, self.watch = directory, watch
 
@@ -75,13 +79,18 @@ class RunLog:
         keep_eval: bool = False, # the evaluation of that very step is known to be complete
         recoveries: int = 0, # recoveries that the checkpoint records
     ) -> None:
-        "Remove the rows after a checkpoint, and the evaluation of that very step; both are made again, with the same result."
+        """Remove the rows after a checkpoint, and the evaluation of that very step; both are made
+        again, with the same result."""
         for file in self.directory.glob('*.jsonl'):
-            if file.stem.removesuffix('-discarded') not in ('metrics', 'completions', 'eval'): continue   # not a file of the run
-            if file.stem.endswith('-discarded'): rows = [row for row in read_rows(file) if row['recovery'] <= recoveries]
+            # not a file of the run
+            if file.stem.removesuffix('-discarded') not in ('metrics', 'completions', 'eval'): continue
+            if file.stem.endswith('-discarded'):
+                rows = [row for row in read_rows(file) if row['recovery'] <= recoveries]
             else:
-                rows = [row for row in read_rows(file)
-                        if row['step'] < step or row['step'] == step and (keep_eval or file.stem != 'eval')]
+                rows = [
+                    row for row in read_rows(file) if row['step'] < step or row['step'] == step and
+                    (keep_eval or file.stem != 'eval')
+                ]
             write_at_once(file, ''.join(json.dumps(row) + '\n' for row in rows))
 
     def set_aside(self,
@@ -91,15 +100,19 @@ class RunLog:
         "Copy the rows after a checkpoint to NAME-discarded.jsonl."
         for name in ('metrics', 'completions', 'eval'):
             file = self.directory/f'{name}.jsonl'
-            rows = ([dict(recovery=recovery, **row) for row in read_rows(file) if row['step'] > step]
-                    if file.exists() else [])
+            rows = (
+                [dict(recovery=recovery, **row) for row in read_rows(file)
+                 if row['step'] > step] if file.exists() else [])
             if rows: self.append(f'{name}-discarded', rows)
 
 # %% ../../nbs/run/03_train.ipynb #7018899f
 def _numbered(pattern):
     "Make the directory of the next free number, which no other process gets."
     start = pattern.name.removesuffix('NNN')
-    taken = [int(n) for p in pattern.parent.glob('*') if p.name.startswith(start) and (n := p.name[len(start):]).isdigit()]
+    taken = [
+        int(n) for p in pattern.parent.glob('*')
+        if p.name.startswith(start) and (n := p.name[len(start):]).isdigit()
+    ]
     for n in itertools.count(max(taken, default=0) + 1):
         with contextlib.suppress(FileExistsError):
             (out := pattern.with_name(f'{start}{n:03}')).mkdir(parents=True)
@@ -112,14 +125,19 @@ def open_run(
     "Make the run directory; refuses one that already holds a run."
     out = Path(output_dir or 'runs/grpo-NNN')
     if (out/'config.json').exists():
-        raise ValueError(f'{out} already holds a run: continue it with --resume {out}, or choose another --output_dir')
+        raise ValueError(f'{out} already holds a run: continue it with --resume {out}, or choose '
+                         f'another --output_dir')
     if left := sorted(p.name for name in ('metrics.jsonl', 'eval.jsonl', 'checkpoints/step-*') for p in out.glob(name)):
-        raise ValueError(f'{out} holds {", ".join(left)} but no config.json, so it cannot be continued: choose another --output_dir')
+        raise ValueError(
+            f'{out} holds {", ".join(left)} but no config.json, so it cannot be continued: choose '
+            f'another --output_dir'
+        )
     try:
         if out.name.endswith('NNN'): out = _numbered(out)
         else: out.mkdir(parents=True, exist_ok=True)
         (out/'train.log').touch()
-    except OSError as e: raise ValueError(f'cannot write to output directory {out}: {e.strerror}') from e
+    except OSError as e:
+        raise ValueError(f'cannot write to output directory {out}: {e.strerror}') from e
     return out
 
 # %% ../../nbs/run/03_train.ipynb #77c4a381
@@ -162,42 +180,62 @@ def evaluate_run(
     rows: list[Example], # held-out prompts; those with a source are probes
     log: RunLog,         # eval.jsonl gets the summary
     step: int,           # steps that the model has trained
-    config: TrainConfig, # sampling settings of training, and its longest answers; samples have a seed of their own, so that runs with other seeds can be compared
-) -> dict[str, pd.DataFrame]: # judged completions: 'greedy', 'sampled' (T = 1) and, where it differs, 'tempered'; 'probes', greedy, where there are any
+    # sampling settings of training, and its longest answers; samples have a seed of their own, so
+    # that runs with other seeds can be compared
+    config: TrainConfig,
+# judged completions: 'greedy', 'sampled' (T = 1) and, where it differs, 'tempered'; 'probes',
+# greedy, where there are any
+) -> dict[str, pd.DataFrame]:
     "Evaluate the model greedily, at temperature 1, and as training samples it."
     rows, probes = _apart(rows)
     greedy, plain = [dict.fromkeys(TASKS, dict(temperature=t, top_k=0, top_p=1.0)) for t in (0.0, 1.0)]
-    trained, ids, limits = {kind: sampling_settings(kind, config) for kind in TASKS}, sampled_ids(tokenizer, config), token_limits(config)
+    trained, ids, limits = {kind: sampling_settings(kind, config)
+                            for kind in TASKS}, sampled_ids(tokenizer, config), token_limits(config)
     weights = model_sha256(model) if step == 0 and config.dtype == 'float32' else ''
     def ask(rows, settings, ids=None):
-        how = [settings[e.kind] | dict(limit=limits[e.kind], vocabulary='full' if ids is None else 'task') for e in rows]
+        how = [
+            settings[e.kind]
+            | dict(limit=limits[e.kind], vocabulary='full' if ids is None else 'task') for e in rows
+        ]
         known = weights and shipped_answers(weights, [e.prompt(tokenizer.style) for e in rows], how)
         if known: return judge_texts(rows, [[text] for text in known])
         return judge_rows(model, tokenizer, rows, settings=settings, limits=limits, vocabulary=ids)
 
     judged = dict(greedy=ask(rows, greedy), sampled=ask(rows, plain))
-    if others := [i for i, e in enumerate(rows) if ids is not None or trained[e.kind] != plain[e.kind]]:      # the rest was sampled so already
+    # the rest was sampled so already
+    if others := [
+            i for i, e in enumerate(rows) if ids is not None or trained[e.kind] != plain[e.kind]
+    ]:
         tempered = ask([rows[i] for i in others], trained, ids)
-        judged['tempered'] = pd.concat([tempered.assign(index=others), judged['sampled'].drop(index=others)]).sort_values('index', ignore_index=True)
+        judged['tempered'] = pd.concat(
+            [tempered.assign(index=others),
+             judged['sampled'].drop(index=others)]).sort_values('index', ignore_index=True)
     if probes: judged['probes'] = _unsliced(ask(probes, greedy))
     for decoding, frame in judged.items():
         table = summarize(frame)
         if decoding == 'probes': table = _reported(table)
-        log.append('eval', [dict(step=step, decoding=decoding, **r) for r in table.to_dict('records')])
+        log.append('eval',
+                   [dict(step=step, decoding=decoding, **r) for r in table.to_dict('records')])
     return judged
 
 # %% ../../nbs/run/03_train.ipynb #44560fa3
 def _before_files(out: Path) -> dict[str, Path]:
-    return {decoding: out/f'before-{decoding}.parquet' for decoding in ('greedy', 'sampled', 'tempered', 'probes')}
+    return {
+        decoding: out/f'before-{decoding}.parquet'
+        for decoding in ('greedy', 'sampled', 'tempered', 'probes')
+    }
 
 
 def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
     "The evaluation before the first step, read back from files where it was made already."
     files = _before_files(out)
-    if done and files['greedy'].exists(): return {decoding: pd.read_parquet(f) for decoding, f in files.items() if f.exists()}
+    if done and files['greedy'].exists():
+        return {decoding: pd.read_parquet(f) for decoding, f in files.items() if f.exists()}
     for file in files.values(): file.unlink(missing_ok=True)
     judged = measure()
-    for decoding in sorted(judged, reverse=True): write_at_once(files[decoding], judged[decoding].to_parquet)    # greedy last: it says that all are there
+    # greedy last: it says that all are there
+    for decoding in sorted(judged, reverse=True):
+        write_at_once(files[decoding], judged[decoding].to_parquet)
     return judged
 
 
@@ -208,12 +246,15 @@ def _starting_model(config: TrainConfig):
     return model
 
 
-def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame], held_out: list[Example]) -> str:
+def _compare_runs(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame],
+                  held_out: list[Example]) -> str:
     "Paired differences on the same prompts, after minus before, beside the trivial policies; JSON."
     keys, changes = ['task', 'slice', 'metric'], [compare(before[d], after[d]).assign(decoding=d) for d in before]
     changes = [_reported(c) if (c.decoding == 'probes').all() else c for c in changes]
-    trivial = summarize(judge_trivial(_apart(held_out)[0]), resamples=100).rename(columns={'value': 'trivial'})[[*keys, 'trivial']]
-    return pd.concat(changes, ignore_index=True).merge(trivial, 'left', keys).to_json(orient='records', indent=1)
+    trivial = summarize(judge_trivial(_apart(held_out)[0]),
+                        resamples=100).rename(columns={'value': 'trivial'})[[*keys, 'trivial']]
+    return pd.concat(changes, ignore_index=True).merge(trivial, 'left',
+                                                       keys).to_json(orient='records', indent=1)
 
 # %% ../../nbs/run/03_train.ipynb #e48a06d7
 def own_held_out(
@@ -225,9 +266,14 @@ def own_held_out(
 
 # %% ../../nbs/run/03_train.ipynb #07d98b0a
 def load_prompts(
-    config: TrainConfig, # model, data, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, reward_source, rare_share
-) -> tuple[PromptSource|Mixture, list[Example]]: # training prompts; held-out prompts, the same for every seed: half P and half A, for unlabelled data probes, and those of other tasks
-    "The training and held-out rows of a run, from disjoint positions. Of unlabelled data, the held-out rows with labels are those of 'positions'."
+    # model, data, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, reward_source,
+    # rare_share
+    config: TrainConfig,
+# training prompts; held-out prompts, the same for every seed: half P and half A, for unlabelled
+# data probes, and those of other tasks
+) -> tuple[PromptSource|Mixture, list[Example]]:
+    """The training and held-out rows of a run, from disjoint positions. Of unlabelled data, the
+    held-out rows with labels are those of 'positions'."""
     how = dict(max_bad_rows=config.max_bad_rows, cache=True, fits=context_of(config.model))
     own = own_held_out(config)
     held_out = [e for made in own.values() for e in made]
@@ -238,14 +284,18 @@ def load_prompts(
         return unlabelled_mixture(kinds, config.seed, reserved_positions(), config.shares), held_out
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     if config.reward_source in ('auto', 'row'):
-        check_labels(rows, config.data, f'reward_source {config.reward_source} compares P with labels; '
-                                        'rules needs none, and engine asks Stockfish for them')
+        check_labels(
+            rows, config.data, f'reward_source {config.reward_source} compares P with labels; '
+            'rules needs none, and engine asks Stockfish for them')
     source = PromptSource(rows, config.seed, config.rare_share)
     for kind, share in config.shares.items():
         if share and not source.rows[kind]:
-            raise ValueError(f'{config.data} has no training rows of task {kind}, '
-                             f'but {f"tasks {config.tasks}" if config.tasks else f"env_ratio {config.env_ratio}"} asks for some')
-    if config.shares.keys() > own.keys(): held_out += load_rows(config.data, 0.5, 0, 'eval', config.eval_prompts, **how)
+            raise ValueError(
+                f'{config.data} has no training rows of task {kind}, '
+                f'but {f"tasks {config.tasks}" if config.tasks else f"env_ratio {config.env_ratio}"} asks for some'
+            )
+    if config.shares.keys() > own.keys():
+        held_out += load_rows(config.data, 0.5, 0, 'eval', config.eval_prompts, **how)
     if not held_out:
         raise ValueError(f'{config.data} has no evaluation rows: '
                          '5 % of positions belong to the evaluation split, give more rows')
@@ -263,24 +313,40 @@ def _step_line(row: dict) -> str:
     kl = '–' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:.4f}"
     loss = 'skipped' if row['loss'] is None else f"{row['loss']:z.4f}"
     norm = '–' if row['grad_norm'] is None else f"{row['grad_norm']:.2f}"
-    return (f"Step {row['step']:4} | Loss: {loss} | "
-            f"Reward: {row['reward_mean']:.3f} (best: {row['best_reward']:.3f}) | KL: {kl} | "
-            f"{_signs(asked)}: {'/'.join(map(str, asked.values()))} | grad: {norm} | Time: {row['time_s']:.2f}s")
+    return (
+        f"Step {row['step']:4} | Loss: {loss} | "
+        f"Reward: {row['reward_mean']:.3f} (best: {row['best_reward']:.3f}) | KL: {kl} | "
+        f"{_signs(asked)}: {'/'.join(map(str, asked.values()))} | grad: {norm} | Time: {row['time_s']:.2f}s"
+    )
 
 
 def _legend(config: TrainConfig) -> str:
     "A legend for the lines of the steps, printed once."
-    silent = config.inner_steps * config.minibatches == 1 and config.baseline not in OUTSIDE_BASELINES and not config.entropy_coef
+    silent = (config.inner_steps*config.minibatches == 1
+              and config.baseline not in OUTSIDE_BASELINES and not config.entropy_coef)
     unlabelled, by_rules = bool(position_kinds(config.data)), config.reward_source == 'rules'
     right = [TASKS[letter].paid or f'an exact {letter} answer' for letter in [*config.shares][::-1]]
     paid = (f', as {config.reward_function} gives it' if config.reward_function else
             f'. The rules pay 1 for {", and 1 for ".join(right)}' * by_rules)
-    said = [f'Reward: mean over sampled completions{paid}.', f'{_signs(config.shares)}: prompts of each task, {" and ".join(config.shares)}.']
+    said = [
+        f'Reward: mean over sampled completions{paid}.',
+        f'{_signs(config.shares)}: prompts of each task, {" and ".join(config.shares)}.'
+    ]
     if config.kl_coef: said.append('KL: nats per token, over the groups that the step learns from.')
-    if silent: said.append(f'The loss {"is little more than the scaled KL" if config.kl_coef and config.kl_in == "loss" else "stays near 0"}: watch reward, KL and grad.')
-    if unlabelled and config.shares.keys() & {PolicyTask.letter, EnvTask.letter}: said.append('Prompts are of the kinds that teach, so they get harder: what is learned shows in the checks, which ask the same held-out prompts greedily.')
+    if silent:
+        said.append(
+            f'The loss {"is little more than the scaled KL" if config.kl_coef and config.kl_in == "loss" else "stays near 0"}: watch reward, KL and grad.'
+        )
+    if unlabelled and config.shares.keys() & {PolicyTask.letter, EnvTask.letter}:
+        said.append(
+            'Prompts are of the kinds that teach, so they get harder: what is learned shows in '
+            'the checks, which ask the same held-out prompts greedily.'
+        )
     if not unlabelled and config.rare_share and config.shares.get(EnvTask.letter):
-        said.append(f'{100*config.rare_share:g} % of the A prompts are made by the rules: mates and illegal moves (rare_share).')
+        said.append(
+            f'{100*config.rare_share:g} % of the A prompts are made by the rules: mates and '
+            f'illegal moves (rare_share).'
+        )
     return ' '.join(said)
 
 
@@ -289,12 +355,13 @@ def _evaluation_due(step: int, config: TrainConfig) -> bool:
     return bool(config.eval_every) and step % config.eval_every == 0 and 0 < step < config.max_steps
 
 # %% ../../nbs/run/03_train.ipynb #1e7ec29c
-_CHECKED, _PROBED = 100, 20   # held-out prompts in a check: of each task; of each source of the probes
+# held-out prompts in a check: of each task; of each source of the probes
+_CHECKED, _PROBED = 100, 20
 
 def _check_due(step: int, config: TrainConfig) -> bool:
     "Between the first evaluation and the last, where no whole one is made."
-    return (bool(config.check_every) and step % config.check_every == 0 and 0 < step < config.max_steps
-            and not _evaluation_due(step, config))
+    return (bool(config.check_every) and step % config.check_every == 0
+            and 0 < step < config.max_steps and not _evaluation_due(step, config))
 
 
 def _part(rows: list[Example]) -> list[int]: # places in the list
@@ -313,14 +380,21 @@ def _part_of(judged: pd.DataFrame, part: list[int]) -> pd.DataFrame:
 
 def _parts_of(judged: dict, parts: list[list[int]]) -> list[pd.DataFrame|None]:
     "Of an evaluation, what a check asks: labelled rows, probes."
-    return [_part_of(judged[d], part) if d in judged else None for d, part in zip(('greedy', 'probes'), parts)]
+    return [
+        _part_of(judged[d], part) if d in judged else None
+        for d, part in zip(('greedy', 'probes'), parts)
+    ]
 
 
-def _note_check(log: RunLog, step: int, judged: pd.DataFrame, probes: pd.DataFrame|None = None) -> pd.DataFrame: # the first, without slices, which would be tiny
+# the first, without slices, which would be tiny
+def _note_check(log: RunLog, step: int, judged: pd.DataFrame,
+                probes: pd.DataFrame | None = None) -> pd.DataFrame:
     "Add the rows of a check to eval.jsonl."
     judged = _unsliced(judged)
     found = [summarize(judged), *([] if probes is None else [_reported(summarize(probes))])]
-    log.append('eval', [dict(step=step, decoding='check', **r) for table in found for r in table.to_dict('records')])
+    log.append('eval', [
+        dict(step=step, decoding='check', **r) for table in found for r in table.to_dict('records')
+    ])
     return judged
 
 # %% ../../nbs/run/03_train.ipynb #f4a2e593
@@ -334,27 +408,43 @@ def _watched() -> dict[str, dict]: # heading: name: task, metric, slice
 
 
 def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: float,
-                probes: tuple[pd.DataFrame, pd.DataFrame]|None = None) -> str: # those before, those now
+                # those before, those now
+                probes: tuple[pd.DataFrame, pd.DataFrame]|None = None) -> str:
     "The line of a check for the terminal."
     if probes:
-        labelled, probed = (compare(_unsliced(was), now, resamples=2) for was, now in ((before, judged), probes))
+        labelled, probed = (compare(_unsliced(was), now, resamples=2)
+                            for was, now in ((before, judged), probes))
         table = pd.concat([labelled, _reported(probed)]).set_index(['task', 'metric', 'slice'])
-        said = {heading: ', '.join(f'{name} {r.after:.2f} ({r.difference:+z.2f})'
-                                   for name, key in wanted.items() if key in table.index for r in [table.loc[key]])
-                for heading, wanted in _watched().items()}
-        return ' | '.join([f'Check {step:3}', *(f'{heading}: {text}' for heading, text in said.items() if text), f'Time: {seconds:.2f}s'])
+        said = {
+            heading: ', '.join(f'{name} {r.after:.2f} ({r.difference:+z.2f})'
+                               for name, key in wanted.items() if key in table.index
+                               for r in [table.loc[key]])
+            for heading, wanted in _watched().items()
+        }
+        return ' | '.join([
+            f'Check {step:3}', *(f'{heading}: {text}' for heading, text in said.items() if text),
+            f'Time: {seconds:.2f}s'
+        ])
     found = compare(_unsliced(before), judged).query('task != "all"')
-    said = {metric: ', '.join(f'{r.task} {r.after:.3f} ({r.difference:+z.3f} [{r.low:+z.3f}, {r.high:+z.3f}])' for r in rows.itertuples())
-            for metric in ('reward', 'coherence') if len(rows := found[found.metric == metric])}
+    said = {
+        metric: ', '.join(
+            f'{r.task} {r.after:.3f} ({r.difference:+z.3f} [{r.low:+z.3f}, {r.high:+z.3f}])'
+            for r in rows.itertuples())
+        for metric in ('reward', 'coherence') if len(rows := found[found.metric == metric])
+    }
     words = '; '.join(f'{metric}: {text}' for metric, text in said.items())
     return f'Check {step:3} | Greedy {words} on {len(judged)} held-out prompts | Time: {seconds:.2f}s'
 
 # %% ../../nbs/run/03_train.ipynb #972eb868
-_BEST = 1     # checkpoints kept beside the newest: those with the highest mean sampled reward over their last save_every steps
+# checkpoints kept beside the newest: those with the highest mean sampled reward over their last
+# save_every steps
+_BEST = 1
 
 def _recent_reward(out: Path, steps: int, last: int) -> float:
     "Mean sampled reward of some steps."
-    rewards = deque((row['reward_mean'] for row in read_rows(out/'metrics.jsonl') if row['step'] <= last), maxlen=steps)
+    rewards = deque(
+        (row['reward_mean'] for row in read_rows(out/'metrics.jsonl') if row['step'] <= last),
+        maxlen=steps)
     return sum(rewards) / len(rewards)
 
 
@@ -377,27 +467,33 @@ class Running:
         "Restore all three."
         self.learner.load_state_dict(state['learner'])
         self.source.load_state_dict(state['source'])
-        if 'monitor' in state: self.monitor.load_state_dict(state['monitor'])   # checkpoints of version 0.1 have none
+        # checkpoints of version 0.1 have none
+        if 'monitor' in state: self.monitor.load_state_dict(state['monitor'])
 
 
-def _keep(out: Path, step: int, running: Running, origin: dict, state: dict|None = None) -> None: # state: that of the run where it has gone on already
+# state: that of the run where it has gone on already
+def _keep(out: Path, step: int, running: Running, origin: dict, state: dict|None = None) -> None:
     "Write a checkpoint of everything."
     learner, config = running.learner, running.learner.config
     state = dict(step=step, **(state or running.state_dict()), config=asdict(config), origin=origin)
-    save_checkpoint(out, step, learner.model, learner.tokenizer, learner.optimizer, state, config.keep_last,
-                    learner.modules(), _recent_reward(out, config.save_every, step), _BEST)
+    save_checkpoint(out, step, learner.model, learner.tokenizer, learner.optimizer,
+                    state, config.keep_last, learner.modules(),
+                    _recent_reward(out, config.save_every, step), _BEST)
 
 # %% ../../nbs/run/03_train.ipynb #9fe02f3a
 # what an evaluation depends on
 _EVALUATED = ('model', 'data', 'eval_prompts', 'vocabulary', 'dtype', 'tasks',
-              *(env + name for name in ('temperature', 'top_k', 'top_p', 'max_new_tokens') for env in ('', 'env_')))
+              *(env + name for name in ('temperature', 'top_k', 'top_p', 'max_new_tokens')
+                for env in ('', 'env_')))
 
-def _take_up(out: Path, running: Running, origin: dict, allow_config_change: bool) -> int: # steps done
+# steps done
+def _take_up(out: Path, running: Running, origin: dict, allow_config_change: bool) -> int:
     "Restore the last intact checkpoint, and report what has changed since."
     learner = running.learner
     log, config, (found, told), done, again = RunLog(out), learner.config, by_one(lambda: starting_point(out)), 0, False
     if found:
-        state = together(lambda: load_checkpoint(found, learner.model, learner.optimizer, learner.modules(), generators=True))
+        state = together(lambda: load_checkpoint(found, learner.model, learner.optimizer,
+                                                 learner.modules(), generators=True))
         done, changes = state['step'], config_changes(state['config'], asdict(config))
         if done > config.max_steps:
             raise ValueError(f'{out} has done {done} steps, more than max_steps {config.max_steps}')
@@ -405,44 +501,62 @@ def _take_up(out: Path, running: Running, origin: dict, allow_config_change: boo
         if changes.keys() & {'kl_coef', 'kl_controller'}:
             state['learner']['kl'] = learner.kl.state_dict()   # the new one
         if changes.keys() & {'normalize_rewards', 'ema_warmup_steps'}:
-            state['learner']['baseline_moments'] = learner.baseline_moments.state_dict()   # it may have another unit from here on
+            # it may have another unit from here on
+            state['learner']['baseline_moments'] = learner.baseline_moments.state_dict()
         running.load_state_dict(state)
         told += choices_since(state['config'], asdict(config))
         if changes: told.append(f'changed since: {", ".join(changes.values())}')
         again = _evaluates_otherwise(out, config, state, changes, origin)
-        if again: told.append(f'evaluations are others from here on: the starting weights are evaluated again, eval-step-{done}.jsonl keeps the earlier rows')
+        if again:
+            told.append(
+                f'evaluations are others from here on: the starting weights are evaluated again, '
+                f'eval-step-{done}.jsonl keeps the earlier rows'
+            )
         if 'max_steps' in changes:
-            told.append(f'the learning rate follows the schedule of {config.max_steps} steps from here on, so this '
-                        f'is not the run that it would have been with max_steps {config.max_steps} from the start')
+            told.append(
+                f'the learning rate follows the schedule of {config.max_steps} steps from here on, so this '
+                f'is not the run that it would have been with max_steps {config.max_steps} from the start'
+            )
     def tidy():
         keep_eval = _close_comparison(out, done) and not _evaluation_due(done, config)
         if again: _put_by_evaluations(out, done)
         log.rewind(done, keep_eval, learner.recoveries)
         for file in _POST_MORTEM: (out/file).unlink(missing_ok=True)
-        for sentence in [f'goes on from {found.name}' if found else 'starts over, there is no checkpoint yet', *told]:
+        for sentence in [
+                f'goes on from {found.name}'
+                if found else 'starts over, there is no checkpoint yet', *told
+        ]:
             log.say(f'{out}: {sentence}')
     by_one(tidy)
     return done
 
 # %% ../../nbs/run/03_train.ipynb #8476c941
-def _evaluates_otherwise(out: Path, config: TrainConfig, state: dict, changes: dict, origin: dict) -> bool:
+def _evaluates_otherwise(out: Path, config: TrainConfig, state: dict, changes: dict,
+                         origin: dict) -> bool:
     "Can what was measured before this checkpoint not be compared with what comes?"
     was, now = state['origin'], origin
-    spelled = {name for name in ('data', 'model') if now[name] and now[name] == was[name]}    # the same under another name
-    unlimited = 'env_max_new_tokens' not in state['config'] and (config.max_new_tokens, config.env_max_new_tokens or 144) != (144, 144)    # of an early version
-    taken_back = any(int(p.stem.rpartition('-')[2]) >= state['step'] for p in out.glob('eval-step-*.jsonl'))    # choices that changed after this checkpoint, and may have changed back
-    return bool(changes.keys() & set(_EVALUATED) - spelled) or any(was[name] != now[name] for name in ('data', 'model')) or unlimited or taken_back
+    # the same under another name
+    spelled = {name for name in ('data', 'model') if now[name] and now[name] == was[name]}
+    # of an early version
+    unlimited = ('env_max_new_tokens' not in state['config']
+                 and (config.max_new_tokens, config.env_max_new_tokens or 144) != (144, 144))
+    # choices that changed after this checkpoint, and may have changed back
+    taken_back = any(int(p.stem.rpartition('-')[2]) >= state['step'] for p in out.glob('eval-step-*.jsonl'))
+    return (bool(changes.keys() & set(_EVALUATED) - spelled)
+            or any(was[name] != now[name] for name in ('data', 'model')) or unlimited or taken_back)
 
 
 def _put_by_evaluations(out: Path, done: int) -> None:
     "Begin a new eval.jsonl, because its rows cannot be compared with those to come."
     current, kept = out/'eval.jsonl', out/f'eval-step-{done}.jsonl'
-    if not kept.exists() and current.exists(): current.replace(kept)     # it exists when the run was killed in the new evaluation
+    # it exists when the run was killed in the new evaluation
+    if not kept.exists() and current.exists(): current.replace(kept)
     current.unlink(missing_ok=True)
     for file in _before_files(out).values(): file.unlink(missing_ok=True)
 
 
-def _close_comparison(out: Path, done: int) -> bool: # the evaluation of step `done` is complete, because the run once ended there
+# the evaluation of step `done` is complete, because the run once ended there
+def _close_comparison(out: Path, done: int) -> bool:
     "Keep the comparison of a run that is made longer; drop that of a run that went back."
     current, kept = out/'comparison.json', out/f'comparison-step-{done}.json'
     if current.exists():
@@ -452,10 +566,12 @@ def _close_comparison(out: Path, done: int) -> bool: # the evaluation of step `d
     return kept.exists()
 
 # %% ../../nbs/run/03_train.ipynb #005cad7e
-_POST_MORTEM = ('post_mortem.json', 'post_mortem.html')  # written by a run that stopped because it was not healthy
+# written by a run that stopped because it was not healthy
+_POST_MORTEM = ('post_mortem.json', 'post_mortem.html')
 
 def _name_stable(out: Path, step: int, monitor: HealthMonitor, saving: bool) -> None:
-    "Mark the newest checkpoint that was followed by enough healthy steps as stable, before a checkpoint of this step is written (`saving`)."
+    """Mark the newest checkpoint that was followed by enough healthy steps as stable, before a
+    checkpoint of this step is written (`saving`)."""
     config, past = monitor.config, [p for p in list_checkpoints(out) if checkpoint_step(p) < step]
     leaving = past[:len(past) - config.keep_last + 1] if saving else []
     proven = [p for p in past if checkpoint_step(p) >= monitor.unhealthy
@@ -472,44 +588,63 @@ def _intact_stable(log: RunLog) -> Path|None:
     except CheckpointError as e: log.say(str(e))
 
 
-def _reasons(signals: list[Signal]) -> str: return '; '.join(s.sentence for s in signals if s.level == 'act')
+def _reasons(signals: list[Signal]) -> str:
+    return '; '.join(s.sentence for s in signals if s.level == 'act')
 
 
-def _go_back(log: RunLog, running: Running, begin, origin: dict, step: int, signals: list[Signal]) -> tuple[Running, int]: # the run as it was then; steps done
-    "Back to the stable checkpoint, or to the beginning; from there with a smaller learning rate and other samples."
+# the run as it was then; steps done
+def _go_back(log: RunLog, running: Running, begin, origin: dict, step: int,
+             signals: list[Signal]) -> tuple[Running, int]:
+    """Back to the stable checkpoint, or to the beginning; from there with a smaller learning rate
+    and other samples."""
     out, old, stable = log.directory, running.learner, by_one(lambda: _intact_stable(log))
-    config, done, recoveries = old.config, checkpoint_step(stable) if stable else 0, old.recoveries + 1
+    config, done, recoveries = old.config, checkpoint_step(
+        stable) if stable else 0, old.recoveries + 1
     by_one(lambda: log.set_aside(done, recoveries))
     running = begin()
     learner = running.learner
     if stable:
-        running.load_state_dict(together(
-            lambda: load_checkpoint(stable, learner.model, learner.optimizer, learner.modules(), generators=True)))
+        running.load_state_dict(
+            together(lambda: load_checkpoint(stable, learner.model, learner.optimizer,
+                                             learner.modules(), generators=True)))
     learner.recoveries, learner.micro_batch_size = recoveries, old.micro_batch_size
 
     def tidy():
-        if stable: _keep(out, done, running, origin)                                  # from here on, the recovery is recorded
+        # from here on, the recovery is recorded
+        if stable: _keep(out, done, running, origin)
         else: rotate_checkpoints(out, 0, config.keep_last, _BEST)
-        log.rewind(done, keep_eval=not done, recoveries=recoveries)     # what was measured before the first step stands
-        log.say(f'Step {step:4} | recovery {recoveries} of {config.max_recoveries}: '
-                f'back to {stable.name if stable else "the beginning"}, '
-                f'learning rate times {config.recovery_lr_factor**recoveries:g}, other samples ({_reasons(signals)})')
+        # what was measured before the first step stands
+        log.rewind(done, keep_eval=not done, recoveries=recoveries)
+        log.say(
+            f'Step {step:4} | recovery {recoveries} of {config.max_recoveries}: '
+            f'back to {stable.name if stable else "the beginning"}, '
+            f'learning rate times {config.recovery_lr_factor**recoveries:g}, other samples ({_reasons(signals)})'
+        )
     by_one(tidy)
     return running, done
 
 # %% ../../nbs/run/03_train.ipynb #2010e07c
-def _lost_format(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame], config: TrainConfig) -> list[Signal]: # at level act
-    "What the last update destroyed, which no step comes after to see: tasks whose answers could be read before the run, and cannot any more."
+# at level act
+def _lost_format(before: dict[str, pd.DataFrame], after: dict[str, pd.DataFrame],
+                 config: TrainConfig) -> list[Signal]:
+    """What the last update destroyed, which no step comes after to see: tasks whose answers could
+    be read before the run, and cannot any more."""
     if config.reward_function or not (before and after): return []
     was, now = (pd.concat(judged.values()).groupby('task').format_valid.mean() for judged in (before, after))
-    return [Signal(f'format {task}', now[task], 'act', f'share of held-out answers to {task} that can be read {now[task]:.3g} at the end, and before the run {was[task]:.3g}')
-            for task in was.index if was[task] >= config.format_warn and now[task] < was[task]/4]
+    return [
+        Signal(
+            f'format {task}', now[task], 'act',
+            f'share of held-out answers to {task} that can be read {now[task]:.3g} at the end, '
+            f'and before the run {was[task]:.3g}'
+        ) for task in was.index if was[task] >= config.format_warn and now[task] < was[task]/4
+    ]
 
 
 def _hopeless(running: Running, signals: list[Signal]) -> bool:
     "Is no recovery left, or was there never anything to learn from?"
     return (running.learner.recoveries >= running.learner.config.max_recoveries
-            or not running.monitor.learned and any((s.name, s.level) == ('tokens', 'act') for s in signals))
+            or not running.monitor.learned and any(
+                (s.name, s.level) == ('tokens', 'act') for s in signals))
 
 
 def _give_up(out: Path, step: int, signals: list, recoveries: int):
@@ -526,15 +661,19 @@ def _with_reward(config: TrainConfig, own: object) -> TrainConfig:
     check_letters(config.shares)
     if own is None: return config
     if config.reward_function not in (None, reward_name(own)):
-        raise ValueError(f'reward_function is {config.reward_function}, and scorer is {reward_name(own)}: give one of the two')
+        raise ValueError(
+            f'reward_function is {config.reward_function}, and scorer is {reward_name(own)}: give one of the two'
+        )
     return replace(config, reward_function=reward_name(own))
 
 
 def _try_reward(scorer, held_out: list[Example], shares: dict[str, float]) -> None:
-    "Raises RewardError when a reward of one's own fails on a right or on an empty answer to a task that is trained."
+    """Raises RewardError when a reward of one's own fails on a right or on an empty answer to a
+    task that is trained."""
     if isinstance(scorer, OwnScorer):
         first = list({e.kind: e for e in held_out[::-1] if shares.get(e.kind)}.values())
-        scorer.score(first, [text for e in first for text in (e.completion() if e.target else '', '')], 1)
+        scorer.score(first,
+                     [text for e in first for text in (e.completion() if e.target else '', '')], 1)
 
 
 def _same_origin(config, model):
@@ -549,22 +688,35 @@ def train(
     config: TrainConfig,          # every choice of the run
     resume: str|Path|None = None, # a run directory to continue, see `reopen_run`
     allow_config_change: bool = False, # continue even with other choices or other rows
-    scorer: object = None,        # a reward of one's own, see `OwnScorer`; None is the one that config asks for
-    watch: Callable[[Path, bool], object]|None = None, # shows the run instead of printing its lines: is called after every step, with False, and with True at the beginning and the end; `rookworld_nb.train` takes True
+    # a reward of one's own, see `OwnScorer`; None is the one that config asks for
+    scorer: object = None,
+    # shows the run instead of printing its lines: is called after every step, with False, and with
+    # True at the beginning and the end; `rookworld_nb.train` takes True
+    watch: Callable[[Path, bool], object]|None = None,
 ) -> Path:                        # the run directory
-    "Fine-tune with GRPO, from the first evaluation to the last. Raises HealthError when the run breaks and going back does not help."
+    """Fine-tune with GRPO, from the first evaluation to the last. Raises HealthError when the run
+    breaks and going back does not help."""
     config = _with_reward(config, scorer)
-    if watch and not callable(watch): raise ValueError('watch must be a function, such as report.live.Live(); rookworld_nb.train takes True')
+    if watch and not callable(watch):
+        raise ValueError(
+            'watch must be a function, such as report.live.Live(); rookworld_nb.train takes True')
     with joined():
         use_machine(pick_device(config.device), config.threads)
         if not resume and (resume := earlier_run()) and (Path(resume)/_POST_MORTEM[0]).exists():
-            raise ValueError(f'{resume} stopped with {_POST_MORTEM[0]}: another attempt would end as the one before')
+            raise ValueError(
+                f'{resume} stopped with {_POST_MORTEM[0]}: another attempt would end as the one before'
+            )
         check_choices(asdict(config) | dict(resume=resume, allow_config_change=allow_config_change))
         out = together(lambda: reopen_run(resume, config, allow_config_change)) if resume else None
         if out and is_complete(out, config): return out
-        if out: config = replace(config, output_dir=TrainConfig.from_json((out/'config.json').read_text('utf-8')).output_dir)   # the run stays where it is
+        # the run stays where it is
+        if out:
+            config = replace(
+                config, output_dir=TrainConfig.from_json(
+                    (out/'config.json').read_text('utf-8')).output_dir)
         keep_memory()
-        with together(lambda: make_scorer(config, scorer)) as scorer: return _train(config, out, scorer, allow_config_change, watch)
+        with together(lambda: make_scorer(config, scorer)) as scorer:
+            return _train(config, out, scorer, allow_config_change, watch)
 
 
 def _train(config, out, scorer, allow_config_change, watch):
@@ -582,7 +734,8 @@ def _train(config, out, scorer, allow_config_change, watch):
         model = model or load_model(config.model, pick_device(config.device))[0]
         return Running(Learner(model, tokenizer, config, scorer), source, HealthMonitor(config))
 
-    running, is_new, out = begin(model), out is None, out or by_one(lambda: open_run(config.output_dir))
+    running, is_new, out = begin(
+        model), out is None, out or by_one(lambda: open_run(config.output_dir))
     with contextlib.ExitStack() as lock:
         by_one(lambda: lock.enter_context(only_writer(out)))
         done = 0 if is_new else _take_up(out, running, origin, allow_config_change)
@@ -606,13 +759,18 @@ def _note(running, log, step, row, samples):
     row['memory_gb'] = process_memory_gb()
     signals = running.monitor.check(row)
     row['health'] = worst([s for s in signals if s.name not in MACHINE])
-    log.append('metrics', [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}])
+    log.append('metrics', [{
+        k: None if isinstance(v, float) and not math.isfinite(v) else v
+        for k, v in row.items()
+    }])
     log.append('completions', samples)
     log.say(_step_line(row))
     for s in running.monitor.news(signals):
-        log.say(f'Step {step:4} | {dict(ok="well again", warn="warning", act="not well")[s.level]}: {s.sentence}{remedy(s)}')
+        log.say(
+            f'Step {step:4} | {dict(ok="well again", warn="warning", act="not well")[s.level]}: '
+            f'{s.sentence}{remedy(s)}'
+        )
     return signals
-
 
 # %% ../../nbs/run/03_train.ipynb #b753145b
 def _repeat(running, begin, held_out, log, done, origin):
@@ -626,17 +784,25 @@ def _repeat(running, begin, held_out, log, done, origin):
 
     def measure(step, model=None):
         with interrupt.at_once():
-            judged = evaluate_run(model or running.learner.model, running.learner.tokenizer, held_out, log, step, config)
+            judged = evaluate_run(model or running.learner.model, running.learner.tokenizer,
+                                  held_out, log, step, config)
         if config.check_every and judged: _note_check(log, step, *_parts_of(judged, parts))
         return judged
 
     def check(step):
-        if not before or any((row['step'], row['decoding']) == (step, 'check') for row in read_rows(out/'eval.jsonl')): return
+        if not before or any((row['step'], row['decoding']) == (step, 'check')
+                             for row in read_rows(out/'eval.jsonl')):
+            return
         began, was = time.perf_counter(), _parts_of(before, parts)
         asked = [[some[i] for i in part] for some, part in zip(rows, parts)]
-        judged, probes = (_unsliced(judge_rows(running.learner.model, running.learner.tokenizer, some, limits=token_limits(config))) if some else None for some in asked)   # not at once: the steps before it are not saved
+        # not at once: the steps before it are not saved
+        judged, probes = (_unsliced(
+            judge_rows(running.learner.model, running.learner.tokenizer, some,
+                       limits=token_limits(config))) if some else None for some in asked)
         judged = _note_check(log, step, judged, probes)
-        log.say(_check_line(step, was[0], judged, time.perf_counter() - began, None if probes is None else (was[1], probes)))
+        log.say(
+            _check_line(step, was[0], judged,
+                        time.perf_counter() - began, None if probes is None else (was[1], probes)))
 
     def finish():
         "The last evaluation and the comparison; signals when the model can be used no more."
@@ -646,21 +812,28 @@ def _repeat(running, begin, held_out, log, done, origin):
 
     with (Interrupt(repeated=world() > 1) as interrupt, _kept(out), _shown(log),
           tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=rank() > 0 or None) as bar, moving(bar)):
-        before, step = by_one(lambda: _before(out, done, lambda: measure(0, _starting_model(config) if done else None))), done
+        before, step = by_one(lambda: _before(
+            out, done, lambda: measure(0,
+                                       _starting_model(config) if done else None))), done
         if not done: by_one(lambda: log.say(_legend(config)))
         if done < config.max_steps: fit_into_memory(running.learner, running.source, out, log.say)
         while step < config.max_steps or (signals := by_one(finish)):
-            if not (ended := step == config.max_steps):     # what the last update did, `finish` has seen
-                with standing(out, step, running.learner.optimizer, interrupt, lambda was=running.state_dict(): keep(step, True, was), RewardError):
+            # what the last update did, `finish` has seen
+            if not (ended := step == config.max_steps):
+                with standing(out, step, running.learner.optimizer, interrupt,
+                              lambda was=running.state_dict(): keep(step, True, was), RewardError):
                     if _evaluation_due(step, config): by_one(lambda: measure(step))
                     if _check_due(step, config): by_one(lambda: check(step))
                     signals = _step(running, log, step + 1)
                 step, asked = step + 1, any(everywhere(lambda: interrupt.asked))
             if ended or worst(signals) == LEVELS.index('act'):
-                by_one(lambda: _hopeless(running, signals) and _give_up(out, step, signals, running.learner.recoveries))
+                by_one(lambda: _hopeless(running, signals) and _give_up(
+                    out, step, signals, running.learner.recoveries))
                 running, step = _go_back(log, running, begin, origin, step, signals)
             else:
-                by_one(lambda: keep(step, asked or step == config.max_steps or step % config.save_every == 0 or _evaluation_due(step, config)))
+                by_one(lambda: keep(
+                    step, asked or step == config.max_steps or step % config.save_every == 0 or
+                    _evaluation_due(step, config)))
             bar.update(step - bar.n)
             if log.watch: log.watch(out, False)
             if asked: raise KeyboardInterrupt(f'saved at step {step}')

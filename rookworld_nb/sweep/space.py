@@ -39,20 +39,25 @@ def parse_objective(
     if isinstance(text, str):
         if last := re.fullmatch(r'last ([1-9]\d*) rewards', text): return int(last[1])
         words = tuple(text.split())
-        known = len(words) == 3 and words[0] in ('greedy', 'sampled', 'tempered') and words[1] in (*TASKS, 'all')
+        known = (len(words) == 3 and words[0] in ('greedy', 'sampled', 'tempered') and words[1] in (*TASKS, 'all'))
         if known and _direction(words[2]): return words
-    raise ValueError("objective must be 'DECODING TASK METRIC', such as 'greedy all reward' or 'sampled P legal_best', "
-                     f"or 'last 20 rewards', not {text!r}")
+    raise ValueError(
+        "objective must be 'DECODING TASK METRIC', such as 'greedy all reward' or 'sampled P legal_best', "
+        f"or 'last 20 rewards', not {text!r}")
 
 # %% ../../nbs/sweep/01_space.ipynb #cb3568ea
 def gain_of(
     directory: Path, # of a run
     objective: str,  # see `parse_objective`
-) -> tuple[float, float, float]: # gain, and its 95 % interval; the interval is nan for 'last N rewards'
+# gain, and its 95 % interval; the interval is nan for 'last N rewards'
+) -> tuple[float, float, float]:
     "The gain of a run. Raises ValueError when its files do not have it."
     wanted = parse_objective(objective)
     if isinstance(wanted, int):
-        rewards = [r for row in read_rows(directory/'metrics.jsonl') if isinstance(r := row.get('reward_mean'), int|float)][-wanted:]
+        rewards = [
+            r for row in read_rows(directory/'metrics.jsonl')
+            if isinstance(r := row.get('reward_mean'), int | float)
+        ][-wanted:]
         if not rewards: raise ValueError('metrics.jsonl has no step')
         return sum(rewards)/len(rewards), math.nan, math.nan
     decoding, task, metric = wanted
@@ -66,8 +71,10 @@ def gain_of(
         total = sum(r['n'] for r in rows)
         mean = sum(r['difference']*r['n'] for r in rows)/total
         down, up = (math.sqrt(sum(((r[end] - r['difference'])*r['n']/total)**2 for r in rows)) for end in ('low', 'high'))
-    except (KeyError, TypeError, ZeroDivisionError): raise ValueError(f'comparison.json lacks a number for {objective}') from None
-    return (mean, mean - down, mean + up) if _direction(metric) > 0 else (-mean, -mean - up, -mean + down)
+    except (KeyError, TypeError, ZeroDivisionError):
+        raise ValueError(f'comparison.json lacks a number for {objective}') from None
+    return ((mean, mean - down, mean + up) if _direction(metric) > 0 else
+            (-mean, -mean - up, -mean + down))
 
 # %% ../../nbs/sweep/01_space.ipynb #e29916b8
 def shortfall(
@@ -77,18 +84,23 @@ def shortfall(
     for row in read_rows(directory/'metrics.jsonl'):
         if row.get('skipped'): return f'step {row.get("step")} was skipped: {row.get("skip_reason", "no reason given")}'
         for name, value in row.items():
-            if isinstance(value, float) and not math.isfinite(value): return f'{name} is {value} at step {row.get("step")}'
+            if isinstance(value, float) and not math.isfinite(value):
+                return f'{name} is {value} at step {row.get("step")}'
     gain, low, high = gain_of(directory, 'sampled all reward')
-    return f'the sampled reward fell: {gain:+z.3f} [{low:+z.3f}, {high:+z.3f}]' if not high >= 0 else ''
+    return (f'the sampled reward fell: {gain:+z.3f} [{low:+z.3f}, {high:+z.3f}]'
+            if not high >= 0 else '')
 
 # %% ../../nbs/sweep/01_space.ipynb #2c5502b3
 @dataclass(frozen=True)
 class Space:
     "A search space: the fields that vary, the fields that are fixed, and the objective."
     base: dict     # fields of TrainConfig that all trials share
-    space: dict    # field: list of choices, or a range, a dict with low, high and perhaps log or step
-    objective: str # 'DECODING TASK METRIC' or 'last N rewards', see `parse_objective`; '' with a program
-    program: str|None = None # a command to run in place of rookworld_train, see `fill_program`; its fields are its own
+    # field: list of choices, or a range, a dict with low, high and perhaps log or step
+    space: dict
+    # 'DECODING TASK METRIC' or 'last N rewards', see `parse_objective`; '' with a program
+    objective: str
+    # a command to run in place of rookworld_train, see `fill_program`; its fields are its own
+    program: str|None = None
 
 # %% ../../nbs/sweep/01_space.ipynb #94b2da9e
 _TYPES = get_type_hints(TrainConfig)
@@ -98,24 +110,29 @@ def _none(name, value): return None if value == 'none' and kind_of(_TYPES[name])
 
 def _check_name(name):
     if name not in _TYPES: raise ValueError(f'TrainConfig has no field {name!r}{in_other_words(name, _TYPES)}')
-    if name == 'output_dir': raise ValueError('output_dir must be left out: every trial has a directory of its own')
+    if name == 'output_dir':
+        raise ValueError('output_dir must be left out: every trial has a directory of its own')
 
 # %% ../../nbs/sweep/01_space.ipynb #e25b35e9
 def _ends(name, given):
     "The two ends of a range, checked."
     if kind_of(_TYPES[name])[0] not in (int, float):
-        raise ValueError(f'{name} must be a list of choices, not the range {given}: its values are no numbers')
+        raise ValueError(
+            f'{name} must be a list of choices, not the range {given}: its values are no numbers')
     if not {'low', 'high'} <= given.keys() <= {'low', 'high', 'log', 'step'}:
-        raise ValueError(f'{name} must have low, high and perhaps log or step, not {", ".join(given)}')
+        raise ValueError(
+            f'{name} must have low, high and perhaps log or step, not {", ".join(given)}')
     low, high, log, step = (given.get(k) for k in ('low', 'high', 'log', 'step'))
     for end in (low, high) + (() if step is None else (step,)):
         if end is None or (wanted := complaint(_TYPES[name], end)):
             raise ValueError(f'{name} must be {wanted}, not {end!r}')
     if low >= high: raise ValueError(f'{name} must have low below high, not {low} and {high}')
-    if log not in (None, True, False): raise ValueError(f'{name} must have log true or false, not {log!r}')
+    if log not in (None, True, False):
+        raise ValueError(f'{name} must have log true or false, not {log!r}')
     if log and (low <= 0 or step is not None):
         raise ValueError(f'{name} must have low above 0 and no step when log is true, not {given}')
-    if step is not None and step <= 0: raise ValueError(f'{name} must have step above 0, not {step}')
+    if step is not None and step <= 0:
+        raise ValueError(f'{name} must have step above 0, not {step}')
     return [low, high]
 
 
@@ -125,31 +142,37 @@ def _candidates(name, given):
     if not isinstance(given, list) or not given:
         raise ValueError(f'{name} must be a list of choices or a range {{low = …, high = …}}, not {given!r}')
     for value in given:
-        if wanted := complaint(_TYPES[name], value): raise ValueError(f'{name} must be {wanted}, not {value!r}')
+        if wanted := complaint(_TYPES[name], value):
+            raise ValueError(f'{name} must be {wanted}, not {value!r}')
     if len({json.dumps(v) for v in given}) < len(given):
         raise ValueError(f'{name} must have different choices, not {given}')
     return given
 
 # %% ../../nbs/sweep/01_space.ipynb #4e0e6e68
 def _possible(candidates):
-    "Refuse a value that works in no combination, with the error of TrainConfig, and a field that has an effect in none."
+    """Refuse a value that works in no combination, with the error of TrainConfig, and a field that
+    has an effect in none."""
     for name, values in candidates.items():
         others, acts, idle = {k: v for k, v in candidates.items() if k != name}, False, ''
         for value in values:
             works, refusal = False, None
             for rest in itertools.islice(itertools.product(*others.values()), 200):
-                try: idle = TrainConfig(**{name: value}, **dict(zip(others, rest))).without_effect().get(name, '')
+                try:
+                    idle = TrainConfig(**{name: value},
+                                       **dict(zip(others, rest))).without_effect().get(name, '')
                 except ValueError as e: refusal = refusal or e
                 else: works, acts = True, acts or not idle
                 if works and acts: break
             if not works: raise refusal
-        if not acts: raise ValueError(f'{name} has no effect {idle} (in every combination): leave it out')
+        if not acts:
+            raise ValueError(f'{name} has no effect {idle} (in every combination): leave it out')
 
 
 def check_space(
     space: Space, # as read from the file
 ) -> Space:       # checked, with None for 'none'
-    "Try every name and every value on `TrainConfig`. Raises ValueError naming the first that does not fit."
+    """Try every name and every value on `TrainConfig`. Raises ValueError naming the first that does
+    not fit."""
     if not space.space: raise ValueError('[space] must name at least one field to vary')
     if both := space.base.keys() & space.space.keys():
         raise ValueError(f'{min(both)} must stand in [base] or in [space], not in both')
@@ -158,10 +181,17 @@ def check_space(
     for name in (*space.base, *space.space): _check_name(name)
     base = {k: _none(k, v) for k, v in space.base.items()}
     for name, value in base.items():
-        if wanted := complaint(_TYPES[name], value): raise ValueError(f'{name} must be {wanted}, not {value!r}')
-    varied = {k: [_none(k, x) for x in v] if isinstance(v, list) else v for k, v in space.space.items()}
+        if wanted := complaint(_TYPES[name], value):
+            raise ValueError(f'{name} must be {wanted}, not {value!r}')
+    varied = {
+        k: [_none(k, x) for x in v] if isinstance(v, list) else v
+        for k, v in space.space.items()
+    }
     with warnings.catch_warnings(action='ignore', category=Notice):
-        _possible({name: [value] for name, value in base.items()} | {name: _candidates(name, given) for name, given in varied.items()})
+        _possible({name: [value]
+                   for name, value in base.items()}
+                  | {name: _candidates(name, given)
+                     for name, given in varied.items()})
     return Space(base, varied, space.objective)
 
 # %% ../../nbs/sweep/01_space.ipynb #55a13840
@@ -173,7 +203,8 @@ def read_space(
     try:
         found = tomllib.loads(Path(file).read_text(encoding='utf-8-sig'))
         if extra := found.keys() - {'base', 'space', 'objective', 'program'}:
-            raise ValueError(f'no part {min(extra)!r}: there are objective, program, [base] and [space]')
+            raise ValueError(
+                f'no part {min(extra)!r}: there are objective, program, [base] and [space]')
         for part in ('base', 'space'):
             if not isinstance(found.get(part, {}), dict):
                 raise ValueError(f'{part} must be a table [{part}], not {found[part]!r}')
@@ -197,7 +228,8 @@ def make_sampler(
 
 
 def draw(
-    trial,        # an Optuna trial, or any object with suggest_categorical, suggest_int and suggest_float
+    # an Optuna trial, or any object with suggest_categorical, suggest_int and suggest_float
+    trial,
     space: Space, # checked
 ) -> dict:        # a value for every field that varies
     "Ask Optuna for one point of the space."
@@ -207,7 +239,8 @@ def draw(
             values[name] = trial.suggest_categorical(name, given)
             continue
         low, high, step, log = given['low'], given['high'], given.get('step'), given.get('log', False)
-        if kind_of(_TYPES[name])[0] is int: values[name] = trial.suggest_int(name, low, high, step=step or 1, log=log)
+        if kind_of(_TYPES[name])[0] is int:
+            values[name] = trial.suggest_int(name, low, high, step=step or 1, log=log)
         else: values[name] = trial.suggest_float(name, low, high, step=step, log=log)
     return values
 
@@ -225,7 +258,9 @@ def grid(
         if step is None or given.get('log'):
             raise ValueError(f'{name} must have choices or a step for a grid, not {given}')
         low, high, by = (Decimal(str(x)) for x in (given['low'], given['high'], step))
-        axes[name] = [type(given['low'] + step)(low + i*by) for i in range(int((high - low)/by) + 1)]
+        axes[name] = [
+            type(given['low'] + step)(low + i*by) for i in range(int((high - low)/by) + 1)
+        ]
     return [dict(zip(axes, values)) for values in itertools.product(*axes.values())]
 
 # %% ../../nbs/sweep/01_space.ipynb #f5ddc3c1
@@ -235,7 +270,8 @@ def fill_program(
     study: str|Path, # the directory of the study
 ) -> list[str]:      # its words
     "The command of one trial. Raises ValueError where a quotation does not end."
-    said = {name: v if isinstance(v, str) else json.dumps(v) for name, v in values.items()} | {'study': shlex.quote(str(study))}
+    said = ({name: v if isinstance(v, str) else json.dumps(v)
+             for name, v in values.items()} | {'study': shlex.quote(str(study))})
     words = shlex.split(re.sub(r'\{(\w+)\}', lambda m: said[m[1]], program))
     return [sys.executable, *words[1:]] if words[0] == 'python' else words
 
@@ -243,18 +279,31 @@ def fill_program(
 def _check_program(space):
     "Refuse a program that cannot be filled, and a field that it does not name."
     program, fields = space.program, space.base | space.space
-    if not isinstance(program, str) or not program.strip(): raise ValueError(f'program must be a command such as "python mine.py {{seed}}", not {program!r}')
-    if space.objective: raise ValueError(f'objective must be left out for a program, which has no gain, not {space.objective!r}')
+    if not isinstance(program, str) or not program.strip():
+        raise ValueError(
+            f'program must be a command such as "python mine.py {{seed}}", not {program!r}')
+    if space.objective:
+        raise ValueError(
+            f'objective must be left out for a program, which has no gain, not {space.objective!r}')
     if 'study' in fields: raise ValueError('study must have another name: {study} is the directory of the study')
     named = set(re.findall(r'\{(\w+)\}', program)) - {'study'}
-    if unknown := named - fields.keys(): raise ValueError(f'program names {{{min(unknown)}}}, which is no field of [base] or [space]')
-    if idle := fields.keys() - named: raise ValueError(f'program must name {{{min(idle)}}}, which is a field of this file')
+    if unknown := named - fields.keys():
+        raise ValueError(
+            f'program names {{{min(unknown)}}}, which is no field of [base] or [space]')
+    if idle := fields.keys() - named: raise ValueError(f'program must name {{{min(idle)}}}, which '
+                                                       f'is a field of this file')
     for name, given in space.space.items():
-        if not isinstance(given, list) or not given: raise ValueError(f'{name} must be a list of choices for a program, not {given!r}')
+        if not isinstance(given, list) or not given: raise ValueError(f'{name} must be a list of '
+                                                                      f'choices for a program, not {given!r}')
         if len({json.dumps(v, default=str) for v in given}) < len(given): raise ValueError(f'{name} must have different choices, not {given}')
     for name, value in [*space.base.items(), *((name, v) for name, given in space.space.items() for v in given)]:
-        if not isinstance(value, (str, int, float)): raise ValueError(f'{name} must be words, a number, true or false for a program, not {value!r}')
+        if not isinstance(value, (str, int, float)):
+            raise ValueError(
+                f'{name} must be words, a number, true or false for a program, not {value!r}')
     for point in grid(space):
         try: fill_program(program, space.base | point, '')
-        except ValueError as e: raise ValueError(f'program must be a command that can be split into words, not {program!r} with {point}: {e}') from None
+        except ValueError as e:
+            raise ValueError(
+                f'program must be a command that can be split into words, not {program!r} with {point}: {e}'
+            ) from None
     return space

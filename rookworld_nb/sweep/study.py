@@ -30,24 +30,31 @@ def _open_storage(
     url: str,  # of a database, as SQLAlchemy writes it
 ) -> optuna.storages.RDBStorage:
     "The database of the trials. Raises ValueError when it cannot be opened."
-    wait = {'connect_args': {'timeout': 60}} if url.startswith('sqlite') else {'pool_pre_ping': True}
+    wait = ({'connect_args': {'timeout': 60}} if url.startswith('sqlite') else {'pool_pre_ping': True})
     try: return optuna.storages.RDBStorage(url, engine_kwargs=wait)
-    except Exception as e: raise ValueError(f'storage {url} cannot be opened: {str(e).splitlines()[0]}') from None
+    except Exception as e:
+        raise ValueError(f'storage {url} cannot be opened: {str(e).splitlines()[0]}') from None
 
 # %% ../../nbs/sweep/02_study.ipynb #5f6bb206
 def _space_of(config):
     "The space of a sweep, checked together with the sampler."
     if config.space is None: raise ValueError('a sweep needs a space: name a TOML file, see sweep.space')
     space = read_space(config.space)
-    if space.program and config.sampler != 'grid': raise ValueError(f'sampler must be grid for a program, which has no gain, not {config.sampler}')
-    if space.program and config.prune: raise ValueError('prune must be false for a program, which has no reward')
+    if space.program and config.sampler != 'grid':
+        raise ValueError(
+            f'sampler must be grid for a program, which has no gain, not {config.sampler}')
+    if space.program and config.prune:
+        raise ValueError('prune must be false for a program, which has no reward')
     return space
 
 # %% ../../nbs/sweep/02_study.ipynb #a6391836
 def _counted(trials):
     "The trials that have ended for good."
     tried_again = {t.user_attrs.get('again_of') for t in trials}
-    return [t for t in trials if t.state.is_finished() and not t.user_attrs.get('again') and t.number not in tried_again]
+    return [
+        t for t in trials
+        if t.state.is_finished() and not t.user_attrs.get('again') and t.number not in tried_again
+    ]
 
 # %% ../../nbs/sweep/02_study.ipynb #398175ee
 def _same_space(sweep):
@@ -56,14 +63,22 @@ def _same_space(sweep):
     was = sweep.study.user_attrs.get('space')
     if was is None:
         if any(sweep.out.glob('trial-*')):
-            if others := [s for s in optuna.get_all_study_names(sweep.storage) if s != sweep.out.name and not sweep.config.storage]:
-                raise ValueError(f'{sweep.out} holds the study {others[0]!r} under another name: name the directory {others[0]} again to go on with it, or choose another --study')
-            raise ValueError(f'{sweep.out} holds trials that are not in the storage: choose another --study')
+            if others := [
+                    s for s in optuna.get_all_study_names(sweep.storage)
+                    if s != sweep.out.name and not sweep.config.storage
+            ]:
+                raise ValueError(
+                    f'{sweep.out} holds the study {others[0]!r} under another name: name the '
+                    f'directory {others[0]} again to go on with it, or choose another --study'
+                )
+            raise ValueError(
+                f'{sweep.out} holds trials that are not in the storage: choose another --study')
         sweep.study.set_user_attr('space', now)
         shutil.copyfile(sweep.config.space, sweep.out/'space.toml')
     elif (was := {'program': None} | was) != now:      # older studies had no programs
         changed = ', '.join(k for k in now if now[k] != was.get(k))
-        raise ValueError(f'study {sweep.out.name} was started with another {changed}: choose another --study')
+        raise ValueError(
+            f'study {sweep.out.name} was started with another {changed}: choose another --study')
 
 # %% ../../nbs/sweep/02_study.ipynb #94a3732e
 class Sweep:
@@ -74,17 +89,21 @@ class Sweep:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.config, self.space = config, _space_of(config)
         self.points = grid(self.space) if config.sampler == 'grid' else []
-        self.wanted = min(config.trials or math.inf, len(self.points)) if self.points else config.trials or 20
+        self.wanted = (min(config.trials or math.inf, len(self.points))
+                       if self.points else config.trials or 20)
         self.out = Path(config.output_dir)/(config.study or Path(config.space).stem)
         self.out.mkdir(parents=True, exist_ok=True)
         with self.alone():
-            file = URL.create('sqlite', database=str(self.out/'study.sqlite'))     # quoted: a name may hold ? and %
+            # quoted: a name may hold ? and %
+            file = URL.create('sqlite', database=str(self.out/'study.sqlite'))
             self.storage = _open_storage(config.storage or file.render_as_string())
-            self.study = optuna.create_study(
-                study_name=self.out.name, storage=self.storage, direction='maximize', load_if_exists=True)
+            self.study = optuna.create_study(study_name=self.out.name, storage=self.storage,
+                                             direction='maximize', load_if_exists=True)
             _same_space(self)
-            queued = [t.system_attrs.get('fixed_params') for t in self.trials()]     # not all, if a sweep was killed
-            for point in [p for p in self.points if p not in queued]: self.study.enqueue_trial(point)
+            # not all, if a sweep was killed
+            queued = [t.system_attrs.get('fixed_params') for t in self.trials()]
+            for point in [p for p in self.points if p not in queued]:
+                self.study.enqueue_trial(point)
 
     @contextlib.contextmanager
     def alone(self):
@@ -101,10 +120,12 @@ class Sweep:
         "How many trials have ended."
         return len(_counted(self.trials()))
 
-    def missing(self) -> int: # from one read of the record; otherwise a trial that ends in between is not counted at all
+    # from one read of the record; otherwise a trial that ends in between is not counted at all
+    def missing(self) -> int:
         "How many trials have neither ended nor begun."
         trials = self.trials()
-        return self.wanted - len(_counted(trials)) - sum(t.state == TrialState.RUNNING for t in trials)
+        return (self.wanted - len(_counted(trials)) - sum(t.state == TrialState.RUNNING
+                                                          for t in trials))
 
     def note(self,
         number: int, # of a running trial
@@ -128,9 +149,11 @@ def end_trial(
     "Close a trial."
     trial = sweep.trials()[number]
     values = trial.params or trial.system_attrs.get('fixed_params', {})
-    if not values: again = 0          # whose worker died before it drew any has nothing to try again
+    # whose worker died before it drew any has nothing to try again
+    if not values: again = 0
     sweep.note(number, outcome=outcome, reason=reason, again=bool(again), **attrs)
-    state = {'finished': TrialState.COMPLETE, 'pruned': TrialState.PRUNED}.get(outcome, TrialState.FAIL)
+    state = {'finished': TrialState.COMPLETE,
+             'pruned': TrialState.PRUNED}.get(outcome, TrialState.FAIL)
     sweep.study.tell(number, gain, state=state)
     if again: sweep.study.enqueue_trial(values, user_attrs={'again_of': number, 'tries': again})
 
@@ -157,8 +180,10 @@ def _is_lost(
 ) -> bool:
     "Is the worker of a trial gone?"
     host, seen = trial.user_attrs.get('host'), trial.user_attrs.get('seen')
-    if host is None: return time.time() - trial.datetime_start.timestamp() > 60      # it has just been taken
-    free = _is_free(Path(trial.user_attrs['directory'])/'worker.lock') if host == platform.node() else None
+    # it has just been taken
+    if host is None: return time.time() - trial.datetime_start.timestamp() > 60
+    free = (_is_free(Path(trial.user_attrs['directory'])/
+                     'worker.lock') if host == platform.node() else None)
     return time.time() - seen > _LOST_AFTER if free is None else free
 
 # %% ../../nbs/sweep/02_study.ipynb #e1446491
@@ -168,23 +193,28 @@ def mark_lost(
     "Close the trials whose worker is gone."
     for trial in sweep.trials():
         if trial.state != TrialState.RUNNING or not _is_lost(trial): continue
-        if sweep.trials()[trial.number].state != TrialState.RUNNING: continue            # it has ended meanwhile
+        # it has ended meanwhile
+        if sweep.trials()[trial.number].state != TrialState.RUNNING: continue
         end_trial(sweep, trial.number, 'killed', 'its worker was killed', again=second_try(trial))
 
 
 def _take(sweep):
-    "The trial that comes next. A program's grid is walked in order: a point that was killed comes before those that may build on it."
-    waiting = [t for t in sweep.trials() if t.state == TrialState.WAITING] if sweep.space.program else []
+    """The trial that comes next. A program's grid is walked in order: a point that was killed comes
+    before those that may build on it."""
+    waiting = ([t for t in sweep.trials()
+                if t.state == TrialState.WAITING] if sweep.space.program else [])
     study_id = sweep.storage.get_study_id_from_name(sweep.out.name)
     for t in sorted(waiting, key=lambda t: sweep.points.index(t.system_attrs['fixed_params'])):
         trial_id = sweep.storage.get_trial_id_from_study_id_trial_number(study_id, t.number)
-        if sweep.storage.set_trial_state_values(trial_id, TrialState.RUNNING): return optuna.Trial(sweep.study, trial_id)
+        if sweep.storage.set_trial_state_values(trial_id, TrialState.RUNNING):
+            return optuna.Trial(sweep.study, trial_id)
     return sweep.study.ask()
 
 
 def next_trial(
     sweep: Sweep, # any
-) -> tuple[optuna.Trial, Path, object]|None: # the trial, its directory, its lock; None: the sweep is complete
+# the trial, its directory, its lock; None: the sweep is complete
+) -> tuple[optuna.Trial, Path, object]|None:
     "Take the next trial."
     with sweep.alone():
         mark_lost(sweep)
@@ -212,9 +242,12 @@ def queue_failed(
 def trials_table(
     study: optuna.Study,   # of a sweep
     names: list[str],      # fields that vary
-) -> pd.DataFrame: # one row per started trial: trial, outcome, reason, success, again, gain, low, high, steps (not of a program), and the fields
+# one row per started trial: trial, outcome, reason, success, again, gain, low, high, steps (not of
+# a program), and the fields
+) -> pd.DataFrame:
     "The record of a study, trial by trial."
-    rows, trials, program = [], study.get_trials(deepcopy=False), study.user_attrs.get('space', {}).get('program')
+    rows, trials, program = [], study.get_trials(
+        deepcopy=False), study.user_attrs.get('space', {}).get('program')
     counted = {t.number for t in _counted(trials)}
     for t in trials:
         if t.state == TrialState.WAITING: continue
@@ -225,7 +258,8 @@ def trials_table(
         rows.append(dict(trial=t.number, **said, gain=gain, low=a.get('low', math.nan), high=a.get('high', math.nan),
                          steps=max(t.intermediate_values, default=0),
                          **{name: t.params.get(name, fixed.get(name)) for name in names}))
-    columns = ['trial', 'outcome', 'reason', 'success', 'again'] + ['gain', 'low', 'high', 'steps']*(not program) + names
+    columns = (['trial', 'outcome', 'reason', 'success', 'again'] +
+               ['gain', 'low', 'high', 'steps']*(not program) + names)
     table = pd.DataFrame(rows, columns=columns)
     for name in names: table[name] = pd.Series([row[name] for row in rows], dtype=object)
     return table
@@ -234,7 +268,8 @@ def trials_table(
 def success_rate(
     table: pd.DataFrame, # from `trials_table`
 ) -> tuple[int, int, float, float]: # successes, runs, and Wilson's 95 % interval of the share
-    "The share of successful runs. Pruned runs are left out, and runs that were queued again count once."
+    """The share of successful runs. Pruned runs are left out, and runs that were queued again count
+    once."""
     runs = table[table.outcome.isin(['finished', 'failed', 'killed']) & ~table.again]
     k, n = int(runs.success.sum()), len(runs)
     return (k, n, *(wilson(k/n, n) if n else (0.0, 1.0)))
@@ -243,8 +278,11 @@ def success_rate(
 def configurations(
     table: pd.DataFrame, # from `trials_table`
     names: list[str],    # fields that vary
-) -> pd.DataFrame: # runs, finished (those with a gain), successes, gain (their mean), lowest, highest, trial (its best), the fields but the seed
-    "Trials that differ only in their seed, grouped. First those of which every run has a gain, the best mean gain first; then the others."
+# runs, finished (those with a gain), successes, gain (their mean), lowest, highest, trial (its
+# best), the fields but the seed
+) -> pd.DataFrame:
+    """Trials that differ only in their seed, grouped. First those of which every run has a gain,
+    the best mean gain first; then the others."""
     varied, rows = [n for n in names if n != 'seed'], []
     done = table[table.outcome.isin(['finished', 'failed', 'killed']) & ~table.again]
     values = done[varied].apply(lambda r: json.dumps(r.tolist()), axis=1) if len(done) else []
@@ -253,9 +291,14 @@ def configurations(
         gains = dict(gain=part.gain.mean(), lowest=part.gain.min(), highest=part.gain.max())
         counts = dict(runs=len(part), finished=int(part.gain.notna().sum()), successes=int(part.success.sum()))
         rows.append(dict(**counts, **gains, trial=int(best), **part.iloc[0][varied]))
-    found = pd.DataFrame(rows, columns=['runs', 'finished', 'successes', 'gain', 'lowest', 'highest', 'trial', *varied])
-    whole = found.finished == found.runs      # what failed with one seed has no mean that can be compared
-    return found.assign(whole=whole).sort_values(['whole', 'gain'], ascending=False, na_position='last', ignore_index=True).drop(columns='whole')
+    found = pd.DataFrame(
+        rows,
+        columns=['runs', 'finished', 'successes', 'gain', 'lowest', 'highest', 'trial', *varied])
+    # what failed with one seed has no mean that can be compared
+    whole = found.finished == found.runs
+    return found.assign(whole=whole).sort_values(['whole', 'gain'], ascending=False,
+                                                 na_position='last',
+                                                 ignore_index=True).drop(columns='whole')
 
 # %% ../../nbs/sweep/02_study.ipynb #4a26ae90
 def importance(
@@ -266,7 +309,8 @@ def importance(
     found = [t for t in study.get_trials(deepcopy=False) if t.state == TrialState.COMPLETE]
     if len(found) < at_least:
         return f'Importance needs at least {at_least} finished trials, there are {len(found)}.'
-    if len({t.value for t in found}) < 2: return 'All gains are equal, so no field made a difference.'
+    if len({t.value for t in found}) < 2:
+        return 'All gains are equal, so no field made a difference.'
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()

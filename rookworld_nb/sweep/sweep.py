@@ -24,8 +24,8 @@ from ..config import Notice, SweepConfig, TrainConfig, command_line
 from ..files import Interrupt, read_rows, write_at_once
 from ..page import bar_html, document, escaped, table_html
 from .space import Space, fill_program, gain_of, shortfall, draw, make_sampler
-from .study import (Sweep, configurations, importance, success_rate,
-                                      trials_table, end_trial, mark_lost, next_trial, queue_failed, second_try)
+from .study import (Sweep, configurations, importance, success_rate, trials_table,
+                                      end_trial, mark_lost, next_trial, queue_failed, second_try)
 
 # %% ../../nbs/sweep/03_sweep.ipynb #942bb8e7
 _BAD, _LOW, _HIGH = '#c8453a', (185, 200, 215), (20, 80, 150)
@@ -34,7 +34,8 @@ _HALO = ' paint-order="stroke" stroke="white" stroke-width="3"'   # keeps words 
 def _short(value):
     "A value as on the command line, rounded."
     if isinstance(value, float): return f'{value:.3g}'
-    if value is None or isinstance(value, bool): return {None: 'none', True: 'true', False: 'false'}[value]
+    if value is None or isinstance(value, bool):
+        return {None: 'none', True: 'true', False: 'false'}[value]
     return str(value)
 
 
@@ -65,7 +66,8 @@ def _ticks(given):
 
 # %% ../../nbs/sweep/03_sweep.ipynb #78ec76c5
 def _trial_row(r, values, points, share):
-    "A trial as a line: `values` are pairs of field and value, `share` is its place between the worst gain (0) and the best (1)."
+    """A trial as a line: `values` are pairs of field and value, `share` is its place between the
+    worst gain (0) and the best (1)."""
     gained = not math.isnan(r.gain)
     shade = 'rgb(%d,%d,%d)' % tuple(a + (b - a)*share for a, b in zip(_LOW, _HIGH))
     colour = shade if gained or r.outcome == 'pruned' else _BAD
@@ -73,8 +75,9 @@ def _trial_row(r, values, points, share):
     said = [f'trial {r.trial}: {r.outcome}', *(f'{n} {_short(v)}' for n, v in values)]
     if gained: said.append(f'gain {r.gain:+z.4f}')
     line = ' '.join(f'{a:.1f},{b:.1f}' for a, b in points)
-    return (f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="{1.2 + 1.6*share:.1f}"{dash}>'
-            f'<title>{escaped(", ".join(said))}</title></polyline>')
+    return (
+        f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="{1.2 + 1.6*share:.1f}"{dash}>'
+        f'<title>{escaped(", ".join(said))}</title></polyline>')
 
 
 def _parallel_coordinates(
@@ -92,13 +95,16 @@ def _parallel_coordinates(
     y = lambda name, value: top + tall*(1 - _place(axes[name], value))
     parts = []
     for _, r in table.sort_values('gain', na_position='first').iterrows():
-        values = [(name, r[name]) for name, given in space.space.items() if _has_place(given, r[name])]
+        values = [(name, r[name]) for name, given in space.space.items()
+                  if _has_place(given, r[name])]
         end = top + tall + 22 if math.isnan(r.gain) else y('gain', r.gain)
         points = [(x[name], y(name, v)) for name, v in values] + [(x['gain'], end)]
         parts.append(_trial_row(r, values, points, 0 if math.isnan(r.gain) else _place(scale, r.gain)))
     for name, given in axes.items():
         parts.append(f'<line x1="{x[name]}" x2="{x[name]}" y1="{top}" y2="{top + tall}" stroke="currentColor"/>')
-        parts.append(f'<text x="{x[name]}" y="{top - 16}" text-anchor="middle" font-weight="600">{escaped(name)}</text>')
+        parts.append(
+            f'<text x="{x[name]}" y="{top - 16}" text-anchor="middle" font-weight="600">{escaped(name)}</text>'
+        )
         for tick in _ticks(given):
             place = f'x="{x[name] + 6}" y="{y(name, tick) + 4:.1f}"'
             parts.append(f'<text {place}{_HALO}>{escaped(_short(tick))}</text>')
@@ -113,7 +119,8 @@ def _gain_forest(
     "The finished trials, best first, each with its interval."
     rows = table.dropna(subset=['gain']).sort_values('gain', ascending=False).head(most)
     if not len(rows): return ''
-    low, high = min(0, rows[['gain', 'low']].min().min()), max(0, rows[['gain', 'high']].max().max())
+    low, high = min(0, rows[['gain', 'low']].min().min()), max(0, rows[['gain',
+                                                                        'high']].max().max())
     x = lambda v: 90 + 520*((v - low)/(high - low) if high > low else 0.5)
     zero = f'x1="{x(0):.1f}" x2="{x(0):.1f}" y1="6" y2="{len(rows)*18 + 12}"'
     parts = [f'<line {zero} stroke="currentColor" opacity=".4"/>']
@@ -132,7 +139,8 @@ def _gain_forest(
 # %% ../../nbs/sweep/03_sweep.ipynb #52f3b7e3
 def _gain_cell(r):
     if math.isnan(r.gain): return '–'
-    return f'{r.gain:+z.4f}' + ('' if math.isnan(r.low) else f' <small>[{r.low:+z.4f}, {r.high:+z.4f}]</small>')
+    return (f'{r.gain:+z.4f}' +
+            ('' if math.isnan(r.low) else f' <small>[{r.low:+z.4f}, {r.high:+z.4f}]</small>'))
 
 
 def _mark(r):
@@ -142,7 +150,8 @@ def _mark(r):
 
 
 def _trials_html(table, names, out):
-    gains = 'gain' in table                                  # of a program there are none, and its log is its report
+    # of a program there are none, and its log is its report
+    gains = 'gain' in table
     file = 'report.html' if gains else 'trial.log'
     def row(r):
         name = f'trial-{r.trial:04}'
@@ -171,15 +180,20 @@ def _best_html(table, names, out, most=5):
         some = f'{r.finished} of ' * (r.finished < r.runs)
         spread = f'mean gain {r.gain:+z.4f} over {some}{r.runs} runs, {r.lowest:+z.4f} to {r.highest:+z.4f}'
         if r.runs == 1: spread = f'one run, {_gain_cell(table.set_index("trial").loc[r.trial])}'
-        try: command = command_line(TrainConfig.from_json((out/f'trial-{r.trial:04}/trial.json').read_text('utf-8')))
+        try:
+            command = command_line(
+                TrainConfig.from_json((out/f'trial-{r.trial:04}/trial.json').read_text('utf-8')))
         except (OSError, ValueError): command = f'(trial-{r.trial:04}/trial.json cannot be read)'
-        parts.append(f'<p>{spread}; {r.successes} of {r.runs} succeeded</p><pre>{escaped(command)}</pre>')
+        parts.append(
+            f'<p>{spread}; {r.successes} of {r.runs} succeeded</p><pre>{escaped(command)}</pre>')
     return ''.join(parts) or '<p>No trial has finished yet.</p>'
 
 
 def _importance_html(found):
     if isinstance(found, str): return f'<p>{escaped(found)}</p>'
-    return table_html(['field', 'importance', ''], [[escaped(name), f'{share:.2f}', bar_html(share)] for name, share in found.items()], 'parts')
+    return table_html(['field', 'importance', ''],
+                      [[escaped(name), f'{share:.2f}',
+                        bar_html(share)] for name, share in found.items()], 'parts')
 
 # %% ../../nbs/sweep/03_sweep.ipynb #0d1cf0b0
 def _page_html(
@@ -194,15 +208,19 @@ def _page_html(
     table = trials_table(study, names)
     k, n, low, high = success_rate(table)
     counts = ', '.join(f'{c} {o}' for o, c in table.outcome.value_counts().items()) or 'none yet'
-    rate = f'{k} of {n} runs succeeded: {k/n:.0%} [{low:.0%}, {high:.0%}]' if n else 'No run has ended yet.'
+    rate = (f'{k} of {n} runs succeeded: {k/n:.0%} [{low:.0%}, {high:.0%}]' if n else 'No run has ended yet.')
     values = lambda g: ', '.join(map(_short, g) if isinstance(g, list) else (f'{k} {_short(v)}' for k, v in g.items()))
     varied = table_html(['field', 'values'], [[escaped(name), escaped(values(g))] for name, g in space.space.items()])
-    base = ', '.join(f'{f} {_short(v)}' for f, v in space.base.items()) or ('nothing' if space.program else 'the defaults')
+    base = (', '.join(f'{f} {_short(v)}' for f, v in space.base.items())
+            or ('nothing' if space.program else 'the defaults'))
     title, head = f'{name} · rookworld sweep', f'<p class="kicker">rookworld · sweep</p><h1>{escaped(name)}</h1>'
-    if space.program: return document(title, f'''{head}<p class="lead">{k} of {wanted} trials finished</p>
+    if space.program:
+        return document(
+            title, f'''{head}<p class="lead">{k} of {wanted} trials finished</p>
 <p>Trials: {escaped(counts)}. In common: {escaped(base)}.</p><pre>{escaped(space.program)}</pre>{varied}
 <h2>Trial by trial</h2>{_trials_html(table, names, out)}{_reasons_html(table)}''')
-    return document(title, f'''{head}<p class="lead">{rate}</p>
+    return document(
+        title, f'''{head}<p class="lead">{rate}</p>
 <p>Trials: {escaped(counts)}; {wanted} requested. Gain: {escaped(space.objective)}. In common: {escaped(base)}.</p>
 <p class="small">A run succeeds when it finishes, all its numbers are finite, and its held-out sampled reward did not
 fall by more than its interval (95 %, as all intervals here). Pruned runs do not count; a killed run
@@ -247,7 +265,8 @@ def _start_process(
     "Start a process that ends when this process or its pipe ends."
     environ = {k: v for k, v in os.environ.items() if not k.startswith('ROOKWORLD_')}
     if threads: environ['OMP_NUM_THREADS'] = str(threads)
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environ, **kw)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environ,
+                            **kw)
 
 
 def _stop_process(
@@ -275,12 +294,17 @@ def _ending(
     return outcome, said[-1].removeprefix('rookworld_train: ').removeprefix('failed with ')[:400]
 
 # %% ../../nbs/sweep/03_sweep.ipynb #0a84988f
-def _pause(took): return min(2., max(0.2, 50*took))   # seconds to the next look, when a look took so many: the processor is for the runs
+# seconds to the next look, when a look took so many: the processor is for the runs
+def _pause(took): return min(2., max(0.2, 50*took))
 
 
 def _report_rewards(trial, directory, every, reported):
-    "Report to Optuna the mean reward up to each due step since `reported`; return the last such step."
-    rewards = [r for row in read_rows(directory/'metrics.jsonl') if isinstance(r := row.get('reward_mean'), int|float)]
+    """Report to Optuna the mean reward up to each due step since `reported`; return the last such
+    step."""
+    rewards = [
+        r for row in read_rows(directory/'metrics.jsonl')
+        if isinstance(r := row.get('reward_mean'), int | float)
+    ]
     for step in range(reported + every, len(rewards) + 1, every):
         trial.report(sum(rewards[:step])/step, step)
         reported = step
@@ -294,14 +318,16 @@ def _watch(
     directory: Path,           # of the run
     max_steps: int,            # of the run; 0 where nobody knows
     asked: threading.Event,    # set when the sweep is to stop
-) -> tuple[str, str]:          # '' and '' when the run ended by itself; 'pruned' or 'killed' and why
+# '' and '' when the run ended by itself; 'pruned' or 'killed' and why
+) -> tuple[str, str]:
     "Wait for a run; report its mean reward, and stop it when it is to be pruned."
     pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=max_steps//4)
     every, reported, seen, took = max(1, max_steps//10), 0, time.time(), 0.
     while process.poll() is None:
         if asked.wait(_pause(took)):
             _stop_process(process)
-            at = f' at step {sum(1 for _ in read_rows(directory/"metrics.jsonl"))}' if max_steps else ''
+            at = (f' at step {sum(1 for _ in read_rows(directory/"metrics.jsonl"))}'
+                  if max_steps else '')
             return 'killed', f'the sweep was stopped{at}'
         if time.time() - seen > 60: sweep.note(trial.number, seen=(seen := time.time()))
         began = time.process_time()
@@ -329,8 +355,12 @@ sys.exit(code)
 def _prepare(sweep, values, directory, command):
     "The command of a trial, its threads, and how many steps it makes (0: nobody knows)."
     if sweep.space.program:
-        return [sys.executable, '-c', _KEEPER, *fill_program(sweep.space.program, values, sweep.out.resolve())], 0, 0
-    with warnings.catch_warnings(action='ignore', category=Notice): choices = TrainConfig(**{'threads': 1} | values | {'output_dir': str(directory)})
+        return [
+            sys.executable, '-c', _KEEPER,
+            *fill_program(sweep.space.program, values, sweep.out.resolve())
+        ], 0, 0
+    with warnings.catch_warnings(action='ignore', category=Notice):
+        choices = TrainConfig(**{'threads': 1} | values | {'output_dir': str(directory)})
     (directory/'trial.json').write_text(choices.to_json(), 'utf-8')
     return [*command, '--config', str(directory/'trial.json')], choices.threads, choices.max_steps
 
@@ -345,18 +375,22 @@ def _run_trial(
     "One trial, from its draw to its end."
     fail = lambda reason: end_trial(sweep, trial.number, 'failed', reason, success=False)
     sweep.study.sampler = make_sampler(sweep.config.sampler, sweep.config.seed, trial.number)
-    try: words, threads, steps = _prepare(sweep, sweep.space.base | draw(trial, sweep.space), directory, command)
+    try:
+        words, threads, steps = _prepare(sweep, sweep.space.base | draw(trial, sweep.space),
+                                         directory, command)
     except ValueError as e: return fail(str(e))
     with open(directory/'trial.log', 'wb') as log:
         where = Path(sweep.config.space).resolve().parent if sweep.space.program else None
         process = _start_process(words, threads, stdout=log, stderr=log, cwd=where)
         outcome, reason = _watch(sweep, trial, process, directory, steps, asked)
         process.stdin.close()
-    again = trial.user_attrs.get('tries', 1) if outcome == 'killed' else 0     # a sweep that is stopped costs no try
+    # a sweep that is stopped costs no try
+    again = trial.user_attrs.get('tries', 1) if outcome == 'killed' else 0
     if not outcome:
         outcome, reason = _ending(process.returncode, (directory/'trial.log').read_text('utf-8', 'replace'))
         again = second_try(trial) if outcome == 'killed' else 0
-    if outcome != 'finished': return end_trial(sweep, trial.number, outcome, reason, again=again, success=False)
+    if outcome != 'finished':
+        return end_trial(sweep, trial.number, outcome, reason, again=again, success=False)
     if sweep.space.program: return end_trial(sweep, trial.number, 'finished', '', 0, success=True)
     try: (gain, low, high), reason = gain_of(directory, sweep.space.objective), shortfall(directory)
     except ValueError as e: return fail(f'the run ended, but {e}')
@@ -386,8 +420,13 @@ def _trial_line(
 ) -> str:
     "The outcome of a trial, for the terminal; of a program also which trial it is."
     a, said = trial.user_attrs, ', '.join(_short(v) for v in trial.params.values()) if space.program else ''
-    outcome = a.get('outcome', 'killed') + (f', gain {trial.value:+z.4f}' if trial.state == TrialState.COMPLETE and not space.program else '')
-    words = [f'Trial {trial.number:4}', said, outcome, a.get('reason', ''), 'queued again' if a.get('again') else '']
+    outcome = (a.get('outcome', 'killed') +
+               (f', gain {trial.value:+z.4f}'
+                if trial.state == TrialState.COMPLETE and not space.program else ''))
+    words = [
+        f'Trial {trial.number:4}', said, outcome,
+        a.get('reason', ''), 'queued again' if a.get('again') else ''
+    ]
     return ' | '.join(word for word in words if word)
 
 
@@ -400,7 +439,8 @@ def _report(sweep, told):
 
 
 def _round(sweep, command, told):
-    "Start the workers, and wait until all have ended. A stop waits until the record is read: half a read would keep it locked."
+    """Start the workers, and wait until all have ended. A stop waits until the record is read: half
+    a read would keep it locked."""
     config = sweep.config
     with sweep.alone(): mark_lost(sweep)
     words = [sys.executable, '-c', _WORK, config.to_json(), json.dumps(command)]
@@ -421,7 +461,8 @@ def _round(sweep, command, told):
 # %% ../../nbs/sweep/03_sweep.ipynb #8f0fe423
 def sweep(
     config: SweepConfig, # every choice of the sweep
-    command: list[str],  # the program that trains: --config FILE is added; the space may name another
+    # the program that trains: --config FILE is added; the space may name another
+    command: list[str],
 ) -> Path:               # the page
     "Run trials until the requested number has ended; started again, it continues."
     study = Sweep(config)
@@ -432,12 +473,15 @@ def sweep(
             records = len(told)
             _round(study, command, told)
             if study.ended() >= study.wanted or len(told) > records: continue
-            if study.missing() <= 0: time.sleep(2)   # another process, perhaps on another machine, runs the last trials
+            # another process, perhaps on another machine, runs the last trials
+            if study.missing() <= 0: time.sleep(2)
             else:
                 raise RuntimeError('the workers ended without ending a trial, '
                                    f'{study.ended()} of {study.wanted} are done: see their messages above')
     except BaseException as e:
-        e.add_note(f'{study.ended()} of {study.wanted} trials have ended in {study.out}: the same command goes on')
+        e.add_note(
+            f'{study.ended()} of {study.wanted} trials have ended in {study.out}: the same command goes on'
+        )
         raise
     finally: _write_page(study)
     return study.out/'report.html'
