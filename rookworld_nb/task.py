@@ -72,12 +72,12 @@ class Task:
     letter: str               # a capital; prompts begin with it, 'K: '
     name: str                 # in a word, for reports
     form: str                 # of a prompt, 'K: <FEN>+<square>'
-    about: str = ''           # in a sentence, for the model card
     # the prompt after 'K: ' -> the question: a `TextQuestion`, or what has the same names; else
     # ValueError
     ask: Callable
     # completion, strict -> the answer: a `TextAnswer`, or what has the same names; else ValueError
     read: Callable
+    about: str = ''           # in a sentence, for the model card
     # a row as one text -> prompt, completion; else None. None: rows of files have both apart
     cut: Callable|None = None
     # question -> the answer that the rules give; None: only a row or an engine knows it
