@@ -40,9 +40,9 @@ MORE = {
     'mean over tokens, minibatches': '--prompts_per_step 5 --minibatches 2 --loss_type dapo '
                                      '--kl_every 2 --entropy_coef 0.01 --advantage_scale batch',
     'running means, one prompt': '--prompts_per_step 1 --baseline ema --normalize_rewards '
-                                 '--ema_warmup_steps 1 --top_k 20',
+                                 '--ema_warmup_steps 1 --top_k 20 --temperature 1.5 --env_temperature 1.5',
     'measured memory': '--prompts_per_step 3 --micro_batch_size auto',
-    'small micro-batches': '--prompts_per_step 5 --micro_batch_size 4 --max_refills 0'
+    'small micro-batches': '--prompts_per_step 5 --micro_batch_size 4 --max_refills 0 --temperature 1.5 --env_temperature 1.5'
 }
 if 'RANKS' in os.environ: KINDS |= MORE
 
