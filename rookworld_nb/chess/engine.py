@@ -16,6 +16,7 @@ import multiprocessing
 import multiprocessing.util
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -307,7 +308,7 @@ def _not_of_an_engine(record):
     whenever the search that it ended is collected, or the process of an engine that did not start
     is gone."""
     return not (record.exc_info and isinstance(record.exc_info[1], chess.engine.EngineError)
-                or record.msg == 'Loop %r that handles pid %r is closed')
+                or re.search('handles pid .* is closed|will report returncode 255', str(record.msg)))
 
 logging.getLogger('asyncio').addFilter(_not_of_an_engine)
 
