@@ -90,7 +90,8 @@ def trained(tmp_path, monkeypatch):
                 load_rows('positions', env_ratio=0., split='train', limit=8)))
         given, sampling = {}, []
         loss, generate = trainer._compute_loss, model.generate
-        monkeypatch.setattr(trainer, '_compute_loss', lambda model, inputs: given.update(inputs) or loss(model, inputs))
+        monkeypatch.setattr(trainer, '_compute_loss',
+                            lambda model, inputs: given.update(inputs) or loss(model, inputs))
         monkeypatch.setattr(
             model, 'generate',
             lambda *args, **more: sampling.append(model.training) or generate(*args, **more))
@@ -166,7 +167,9 @@ def test_gpt2_counts_from_the_left_edge_but_not_in_generate(gpt2):
                              1), torch.tensor([[0]*4 + [1]*6])
     alone = gpt2(ids).logits[0, -1]
     assert (gpt2(padded, attention_mask=mask).logits[0, -1] - alone).abs().max() > 0.1
-    assert torch.allclose(gpt2(padded, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0)).logits[0, -1], alone, atol=1e-4)
+    assert torch.allclose(
+        gpt2(padded, attention_mask=mask,
+             position_ids=(mask.cumsum(-1) - 1).clamp(min=0)).logits[0, -1], alone, atol=1e-4)
     written = gpt2.generate(padded, attention_mask=mask, max_new_tokens=1, do_sample=False,
                             output_logits=True, return_dict_in_generate=True, pad_token_id=0)
     assert torch.allclose(written.logits[0][0], alone, atol=1e-4)
@@ -254,7 +257,8 @@ def test_python_chess_reads_over_a_word_that_is_no_move():
 def test_python_chess_takes_a_pass_for_a_move():
     "Without an error; the side to move is another from there on."
     game = chess.pgn.read_game(io.StringIO('1. e4 -- 2. d4 d5 *'))
-    assert [m.uci() for m in game.mainline_moves()] == ['e2e4', '0000', 'd2d4', 'd7d5'] and not game.errors
+    assert [m.uci()
+            for m in game.mainline_moves()] == ['e2e4', '0000', 'd2d4', 'd7d5'] and not game.errors
     assert [str(r) for r in pgn_rows(['1. e4 -- 2. d4 d5 *'])
             if isinstance(r, Flaw)] == ["game 1, move 1: a pass is no move: '--'"]
 
@@ -407,6 +411,24 @@ def test_glaurung_mates_after_the_draw(): assert mate_in_two_too_late('Glaurung'
 def test_glaurung_has_a_book_that_is_on():
     with begun('Glaurung') as engine: assert engine.options['OwnBook'].default is True
 
+@of('Fairy-Stockfish', '11.1')
+def test_fairy_stockfish_values_the_side_to_move_too_high():
+    "A contempt of .24 pawns is on; the pool turns it off, and says how far its values are."
+    def value(**options):
+        return [
+            info['score'].relative.score()
+            for info in searched('Fairy-Stockfish', chess.Board(), Limit(depth=10), options
+                                 | {'Threads': 1}) if 'score' in info
+        ][-1]
+    assert value() - value(Contempt=0) > 20
+    with pytest.warns(UserWarning, match='of win probability away from Stockfish 15.1'):
+        EnginePool(1000, path=program('Fairy-Stockfish')[0]).close()
+
+@of('Ethereal', '12.00')
+def test_ethereal_values_the_side_to_move_too_high():
+    "A penalty for draws is on, under a name of its own."
+    with begun('Ethereal') as engine: assert engine.options['ContemptDrawPenalty'].default == 12
+
 @of('Stockfish', '15.1')
 def test_stockfish_counts_half_moves(): assert mate_in_two_too_late('Stockfish') == Cp(0)
 
@@ -414,8 +436,10 @@ def test_stockfish_counts_half_moves(): assert mate_in_two_too_late('Stockfish')
 def test_stockfish_gives_a_bound_as_its_fifth_line():
     "The last line at the limit of nodes is not a value; the pool's label has none such."
     board = chess.Board('r1bqkb1r/4p1pp/n1pp3n/pp3p2/P7/N2P1PP1/RPPQP2P/2B1KBNR b Kkq - 1 8')
-    with begun('Stockfish') as engine: fifth = engine.analyse(board, Limit(nodes=1000), multipv=5, game=object())[4]
-    assert fifth['pv'][0].uci() == 'e7e5' and fifth['upperbound'] and fifth['score'].relative == Cp(10)
+    with begun('Stockfish') as engine:
+        fifth = engine.analyse(board, Limit(nodes=1000), multipv=5, game=object())[4]
+    assert fifth['pv'][0].uci() == 'e7e5' and fifth['upperbound'] and fifth['score'].relative == Cp(
+        10)
     with EnginePool(1000) as pool:
         assert dict(zip((found := pool.analyse([board.fen()])[0]).moves,
                         found.evals)).get('e7e5') != 0.1
