@@ -300,11 +300,28 @@ class _BadRows:
     def _common(self): return sorted(self.reasons.items(), key=lambda item: -item[1][0])[:_SHOWN]
 
 # %% ../../nbs/chess/06_dataset.ipynb #a940a433
+@dataclass(frozen=True)
+class _Checks:
+    "Which rows of a source are taken, see `load_rows`."
+    split: str|None = None
+    limit: int|None = None
+    fix_best: str = 'auto'
+    max_bad_rows: float = 0.05
+    fits: Callable|None = None
+    stop_early: bool = False   # do not read to its end what has too many bad rows at its start
+
+    def __post_init__(self):
+        check_split(self.split)
+        if self.fix_best not in ('auto', 'never', 'always'):
+            raise ValueError(
+                f"fix_best must be 'auto', 'never' or 'always', not {self.fix_best!r}")
+
+
 class _Gate:
     "The checks that every row passes, and the counts after the last row."
-    def __init__(self, parse, source, split, limit, fits=None):
-        self.parse, self.split, self.limit, self.fits, self.bad = parse, split, limit, fits, _BadRows(
-            source)
+    def __init__(self, parse, source, checks: _Checks):
+        self.parse, self.split, self.limit, self.fits = parse, checks.split, checks.limit, checks.fits
+        self.bad = _BadRows(source)
         self.labels, self.seen, self.kinds, self.positions = (
             {'white': [0, 0], 'black': [0, 0]}, set(), bytearray(), array('Q'))
         # 1 for every row that was taken, 0 for every other; the first P row without a label, by its
@@ -381,22 +398,21 @@ _BLOCK = 1000   # rows read at a time
 _HONEST = 0.9
 
 
-def _collect(blocks, parse, source, split, limit, fix_best, max_bad_rows, stop_early=False,
-             key=None, fits=None):
+def _collect(blocks, parse, source, checks: _Checks, key=None):
     """Rows from blocks of raw rows; parse takes a raw row and whether to repair. With a key, what
     was found is noted, and not found again."""
     known, chunks, come = key and recall(key), [], False
-    gate = _KnownGate(source, *known) if known else _Gate(parse, source, split, limit, fits)
+    gate = _KnownGate(source, *known) if known else _Gate(parse, source, checks)
     for block in blocks:
         come = True
         if kept := gate.kept(block): chunks.append(_packed(block, kept))
-        if stop_early: gate.bad.stop(max_bad_rows)
+        if checks.stop_early: gate.bad.stop(checks.max_bad_rows)
         if gate.full: break
-    gate.bad.stop(max_bad_rows)
+    gate.bad.stop(checks.max_bad_rows)
     if key and not known: remember(key, *gate.found())
     gate.bad.warn()
     if not come or gate.bad.count == gate.bad.total > 0: raise ValueError(f'{source} has no rows')
-    repair = fix_best == 'always' or fix_best == 'auto' and gate.defect
+    repair = checks.fix_best == 'always' or checks.fix_best == 'auto' and gate.defect
     return Rows(chunks, partial(parse, fix_best=repair), np.frombuffer(gate.kinds, np.uint8),
                 np.frombuffer(gate.positions, np.uint64), repair, unlabelled=gate.unlabelled)
 
@@ -518,8 +534,8 @@ def read_positions(
 ) -> Rows:
     "Labelled positions as examples."
     return _collect(_parquet_blocks(path, split, set()),
-                    partial(_table_row, env_ratio=env_ratio, seed=seed), str(path), split, limit,
-                    'never', max_bad_rows)
+                    partial(_table_row, env_ratio=env_ratio, seed=seed), str(path),
+                    _Checks(split, limit, 'never', max_bad_rows))
 
 # %% ../../nbs/chess/06_dataset.ipynb #bdb8c967
 def _parse_expected_fen(
@@ -593,15 +609,13 @@ def _hub_blocks(hub, repo, split):
     if not files: raise ValueError(f'dataset {repo} has no parquet file')
 
 
-def _hub_rows(hub, repo, split, limit, fix_best, max_bad_rows, env_ratio=0., seed=0, fits=None):
-    """The first distinct rows of a split; a source with too many bad rows at its start is not read
-    to its end."""
-    if limit is None:
+def _hub_rows(hub, repo, parse, checks: _Checks):
+    "The first distinct rows of a split."
+    if checks.limit is None:
         warnings.warn(f'{repo}: taking the first {_HUB_ROWS:,} rows; set a limit for more',
                       stacklevel=3)
-    return _collect(_hub_blocks(hub, repo, split),
-                    partial(_table_row, env_ratio=env_ratio, seed=seed), repo, split, limit
-                    or _HUB_ROWS, fix_best, max_bad_rows, stop_early=True, fits=fits)
+    return _collect(_hub_blocks(hub, repo, checks.split), parse, repo,
+                    replace(checks, limit=checks.limit or _HUB_ROWS, stop_early=True))
 
 # %% ../../nbs/chess/06_dataset.ipynb #e836c01c
 def shard_files(
@@ -721,6 +735,16 @@ def _suffix(path): return '' if path.is_dir() else path.suffix.lower()
 # of raw rows; `_table_row` for all others
 _PARSERS = {'.jsonl': _json_line, '.ndjson': _json_line, '.json': _json_line, '.pgn': _game_row}
 
+def _file_rows(path, chosen, checks: _Checks, key):
+    "The rows of a file or directory; the suffix says how it is read."
+    parse = partial(_PARSERS.get(_suffix(path), _table_row), **chosen)
+    try: return _collect(_file_blocks(path, checks.split), parse, str(path), checks, key)
+    except ValueError as e:
+        if _suffix(path) in _COMPRESSED: raise ValueError(f'{path} is compressed: unpack it first') from None
+        if _suffix(path) in ('', *SUFFIXES): raise
+        raise ValueError(
+            f'{e}; the suffix says how a file is read, and {path.suffix} is none of {_FORMS}') from e
+
 # %% ../../nbs/chess/06_dataset.ipynb #2bd7a15f
 def load_rows(
     # 'positions' (embedded), a file with one of `SUFFIXES`, a directory of .parquet files, a hub
@@ -744,33 +768,21 @@ def load_rows(
     fits: Callable[[Example], object]|None = None,
 ) -> Rows:                     # distinct prompts, in the order of the source
     "Rows from any source, checked, one example per prompt."
-    check_split(split)
-    if fix_best not in ('auto', 'never', 'always'):
-        raise ValueError(f"fix_best must be 'auto', 'never' or 'always', not {fix_best!r}")
-    how = dict(split=split, limit=limit, fix_best=fix_best, max_bad_rows=max_bad_rows, fits=fits)
+    checks = _Checks(split, limit, fix_best, max_bad_rows, fits)
     chosen = dict(env_ratio=env_ratio, seed=seed)
     if not isinstance(source, (str, Path)):
-        return _collect(_blocks(source), partial(_item_row, **chosen), 'rows', **how)
-    path = Path(source)
-    if cache: how['key'] = _key(source, path, split=split, limit=limit, fits=fits, **chosen)
+        return _collect(_blocks(source), partial(_item_row, **chosen), 'rows', checks)
+    path, table = Path(source), partial(_table_row, **chosen)
+    key = _key(source, path, split=split, limit=limit, fits=fits, **chosen) if cache else None
     if isinstance(source, str) and source == 'positions':
-        return _collect(_embedded_blocks(split), partial(_table_row, **chosen), 'positions', **how)
-    if path.exists():
-        parse = partial(_PARSERS.get(_suffix(path), _table_row), **chosen)
-        try: return _collect(_file_blocks(path, split), parse, str(path), **how)
-        except ValueError as e:
-            if _suffix(path) in _COMPRESSED: raise ValueError(f'{path} is compressed: unpack it first') from None
-            if _suffix(path) in ('', *SUFFIXES): raise
-            raise ValueError(
-                f'{e}; the suffix says how a file is read, and {path.suffix} is none of {_FORMS}'
-            ) from e
+        return _collect(_embedded_blocks(split), table, 'positions', checks, key)
+    if path.exists(): return _file_rows(path, chosen, checks, key)
     if path.parent != Path('.') and path.parent.is_dir():
         raise FileNotFoundError(
             f'no data at {str(source)!r}: there is a directory {path.parent} here, '
             f'but no {path.name} in it')
     if re.fullmatch(r'\w[\w.-]*/\w[\w.-]*', str(source)) and path.suffix not in SUFFIXES:
-        how.pop('key', None)
-        return _hub_rows(HfFileSystem(), str(source), **how, **chosen)
+        return _hub_rows(HfFileSystem(), str(source), table, checks)
     raise FileNotFoundError(f"no data at {str(source)!r}: expected 'positions', a file ({_FORMS}), "
                             'a directory of .parquet files, or a hub dataset like org/name')
 

@@ -74,6 +74,21 @@ def _check_prompts(
                 f'its answer included: {prompt[:90]!r}')
 
 # %% ../../nbs/measure/04_evaluate.ipynb #731bb47f
+def _choices_of(rows: list[Example], settings: dict, limits: dict|None) -> dict:
+    "What `generate` is told about each row, by the names of its arguments."
+    names = next(iter(settings.values()))
+    how = {name: [settings[e.kind][name] for e in rows] for name in names}
+    return how | (dict(limits=[limits[e.kind] for e in rows]) if limits else {})
+
+
+def _right_answers(rows: list[Example], settings: dict, style: str) -> dict[int, str]: # by number
+    "Of the rows that are answered greedily, and whose model may try the right answer first."
+    return {
+        i: e.completion(style)
+        for i, e in enumerate(rows) if e.of_task.drafts and not settings[e.kind]['temperature']
+    }
+
+
 def judge_rows(
     model,                   # a `GPT`
     tokenizer,               # see `load_tokenizer`
@@ -100,24 +115,15 @@ def judge_rows(
     with moving(bar):
         for start in bar:
             batch = order[start:start+batch_size]
-            how = {
-                name: [settings[rows[i].kind][name] for i in batch]
-                for name in next(iter(settings.values()))
-            }
-            greedy = [
-                i for i in batch
-                if rows[i].of_task.drafts and not settings[rows[i].kind]['temperature']
-            ]
-            known = {i: rows[i].completion(tokenizer.style) for i in greedy} if drafting else {}
-            if limits: how['limits'] = [limits[rows[i].kind] for i in batch]
-            said = generate(
-                model, tokenizer, [prompts[i] for i in batch], group_size, seed=seed + start,
-                vocabulary=vocabulary, drafts=known
-                and Drafts.of(tokenizer, [*map(known.get, batch)], model.wte.weight.device),
-                **how).completions
+            asked = [rows[i] for i in batch]
+            known = _right_answers(asked, settings, tokenizer.style) if drafting else {}
+            drafts = known and Drafts.of(tokenizer, [*map(known.get, range(len(batch)))],
+                                         model.wte.weight.device)
+            said = generate(model, tokenizer, [prompts[i] for i in batch], group_size,
+                            seed=seed + start, vocabulary=vocabulary, drafts=drafts,
+                            **_choices_of(asked, settings, limits)).completions
             for k, i in enumerate(batch): texts[i] = said[k*group_size:(k+1)*group_size]
-            if known:
-                drafting = 2*sum(texts[i][0] == true for i, true in known.items()) >= len(known)
+            if known: drafting = 2*sum(said[k*group_size] == right for k, right in known.items()) >= len(known)
     return judge_texts(rows, texts, engine)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #afdcca25

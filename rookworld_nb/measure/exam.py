@@ -340,6 +340,21 @@ def _title(config, models, rows):
             f'{", ".join(_decodings(config))}; 95 % intervals')
 
 # %% ../../nbs/measure/05_exam.ipynb #caf2f8c4
+def _engine_answers(config, rows): # by position; None where no engine is asked
+    try:
+        return (engine_labels(rows, config.nodes, path=config.stockfish_path)
+                if config.engine else None)
+    except EngineLost as e: raise ValueError(f'engine: {e}') from None
+
+
+def _joined_tables(parts):
+    "One table of parts, each with its model and its decoding."
+    found = pd.concat([part.assign(model=name, decoding=how) for name, how, part in parts],
+                      ignore_index=True)
+    found = found.drop_duplicates(['model', 'decoding', 'metric', 'task', 'slice'])
+    return found[['model', 'decoding', *found.columns.drop(['model', 'decoding'])]]
+
+
 def run_evaluation(
     config: EvalConfig,      # every choice
     # (model name, config) -> more rows for the table, such as those of self-play
@@ -352,10 +367,7 @@ def run_evaluation(
     output_files(config.output)
     rows, sources = _eval_rows(config), _sources(config)
     models = list(sources)
-    try:
-        engine = (engine_labels(rows, config.nodes, path=config.stockfish_path)
-                  if config.engine else None)
-    except EngineLost as e: raise ValueError(f'engine: {e}') from None
+    engine = _engine_answers(config, rows)
     judged = {name: model_answers(config, source, rows, engine) for name, source in sources.items()}
     parts = [(name, how, summarize(frame, seed=config.seed))
              for name, frames in judged.items() for how, frame in frames.items()]
@@ -364,10 +376,7 @@ def run_evaluation(
     if further: parts += [(name, 'play', further(source, config)) for name, source in sources.items()]
     trivial = _trivial_answers(rows, engine, config.stockfish_path)
     parts += [(name, '-', summarize(frame, resamples=500, seed=config.seed)) for name, frame in trivial.items()]
-    metrics = pd.concat([
-        part.assign(model=name, decoding=how) for name, how, part in parts
-    ], ignore_index=True).drop_duplicates(['model', 'decoding', 'metric', 'task', 'slice'])
-    metrics = metrics[['model', 'decoding', *metrics.columns.drop(['model', 'decoding'])]]
+    metrics = _joined_tables(parts)
     changes = _changes(*judged.values(), config.seed) if config.compare else None
     title, notes = _title(config, models, rows), [
         n for n in (*(_seen_note(rows, s, config.data == 'positions' and not config.suite)
