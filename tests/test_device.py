@@ -13,7 +13,7 @@ from rookworld_nb.apps.cli import read_config
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.config import TrainConfig
 from rookworld_nb.grpo import head, step as learning
-from rookworld_nb.grpo.experience import PromptSource, StepFacts, collect
+from rookworld_nb.grpo.experience import PromptSource, collect
 from rookworld_nb.grpo.step import Learner, make_targets, train_step, update
 from rookworld_nb.lm import device
 from rookworld_nb.lm.device import NUMBERS, FixedDecoder, no_waiting, set_numbers, to_device
@@ -121,10 +121,8 @@ def test_no_number_is_asked_for_between_the_pieces_of_a_pass(monkeypatch):
         monkeypatch.setattr(head, 'CHUNK', chunk)
         learner = Learner(tiny(), TOKENIZER, replace(CONFIG, kl_coef=0.1))
         batch, _ = collect(learner.model, TOKENIZER, ROWS[:2], CONFIG, 3)
-        batch.rewards, facts = torch.rand(2, 4,
-                                          generator=torch.Generator().manual_seed(0)), StepFacts(
-                                              step=2)
-        with Waits() as waits: update(learner, batch, make_targets(learner, batch, facts), facts)
+        batch.rewards = torch.rand(2, 4, generator=torch.Generator().manual_seed(0))
+        with Waits() as waits: update(learner, batch, make_targets(learner, batch, 2)[0], 2)
         counts.append(waits.count)
     assert counts[0] == counts[1]
 

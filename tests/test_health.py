@@ -170,7 +170,7 @@ def went_back(args, tmp_path_factory):
 @pytest.mark.parametrize('name, module',
                          [('_discard', checkpoint), *(pytest.param(*where, marks=pytest.mark.slow)
                                                       for where in (('_write_files', checkpoint),
-                                                                    ('_step', train)))])
+                                                                    ('_note', train)))])
 def test_killed_while_it_goes_back(args, went_back, tmp_path, name, module):
     "Whatever is done by then, the resumed run ends as the one that was not killed."
     out = tmp_path/'run'

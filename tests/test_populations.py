@@ -10,7 +10,7 @@ from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.chess.quick_rules import quick_transition
 from rookworld_nb.config import TINY, TrainConfig
 from rookworld_nb.grpo.experience import Experience, PromptSource
-from rookworld_nb.grpo.step import Learner, StepFacts, make_targets, train_step
+from rookworld_nb.grpo.step import Learner, make_targets, train_step
 from rookworld_nb.grpo.value import explained_variance
 from rookworld_nb.lm.loader import load_model
 from rookworld_nb.measure.evaluate import compare, judge_texts
@@ -48,11 +48,10 @@ def test_explained_variance_is_of_what_came(learner, monkeypatch):
     from rookworld_nb.grpo import step
     monkeypatch.setattr(step, '_look_back', lambda learner, part: None)
     monkeypatch.setattr(step, '_fitting', lambda work, learner, r: (values, torch.zeros(2, T)))
-    facts = StepFacts(1)
-    make_targets(learner, Experience([ROWS.of_kind('P')[0]], r, [], rewards), facts)
+    _, found = make_targets(learner, Experience([ROWS.of_kind('P')[0]], r, [], rewards), 1)
     # with gamma 1 every token is followed by the whole reward
     came = rewards.T.expand(2, T)
-    assert facts.explained_variance == pytest.approx(float(explained_variance(values, came, mask)))
+    assert found['explained_variance'] == pytest.approx(float(explained_variance(values, came, mask)))
 
 
 def test_before_and_after_are_about_the_same_prompts():

@@ -64,9 +64,8 @@ def made(seed=3, **choices):
 
 def updated(learner, batch):
     "What a step measures that learns from this batch."
-    facts = StepFacts(step=2)
-    update(learner, batch, make_targets(learner, batch, facts), facts)
-    return facts
+    targets, found = make_targets(learner, batch, 2)
+    return StepFacts(2, **found, **update(learner, batch, targets, 2))
 
 
 class Spy:
@@ -164,7 +163,7 @@ def test_no_two_steps_runs_or_refills_share_their_noise():
 def test_clips_reach_the_loss():
     learner, batch = made(clip_low=0.1, clip_high=0.7, loss_type='grpo')
     with Spy(learning, 'policy_loss') as spy: updated(learner, batch)
-    assert set(spy.given('clip_low')) == {0.1} and set(spy.given('clip_high')) == {0.7}
+    assert set(spy.given('clip')) == {(0.1, 0.7)}
 
 
 def gradient_free_loss(**choices):
@@ -209,7 +208,7 @@ def test_gamma_lambda_and_the_scale_reach_the_advantages():
     learner, batch = made(baseline='value', gamma=0.9, gae_lambda=0.4, advantage_scale='batch')
     with torch.no_grad():
         learner.value_head.linear.weight.normal_(generator=torch.Generator().manual_seed(1))
-    with Spy(learning, 'gae') as spy: targets = make_targets(learner, batch, StepFacts(2))
+    with Spy(learning, 'gae') as spy: targets, _ = make_targets(learner, batch, 2)
     first = spy.calls[0]
     assert (first['gamma'], first['lam']) == (0.9, 0.4)
     raw, _ = gae(first['rewards'], first['values'], first['mask'], 0.9, 0.4)
@@ -272,7 +271,7 @@ def test_weights_of_the_parts_of_the_loss():
     with torch.no_grad():
         learner.value_head.linear.weight.normal_(generator=torch.Generator().manual_seed(1))
     with torch.no_grad(): learner.reference.wte.weight.mul_(1.3)
-    r, targets = batch.rollouts, make_targets(learner, batch, StepFacts(2))
+    r, (targets, _) = batch.rollouts, make_targets(learner, batch, 2)
     with Spy(learning, 'policy_loss') as policy, Spy(learning, 'value_loss') as value:
         sums = backward_pass(learner, r, targets, 8*12, 54)
     given = value.calls[0]

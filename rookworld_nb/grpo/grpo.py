@@ -313,21 +313,18 @@ def policy_loss(
     advantages: Tensor,
     mask: Tensor,                    # (B, T) bool, completion mask, end token included
     loss_type: str = 'dr_grpo',      # one of `LOSS_TYPES`
-    clip_low: float|None = None,     # how far below 1 a ratio may go, in [0, 1]; None takes `CLIPS`
-    clip_high: float|None = None,    # how far above 1; None takes `CLIPS`
+    # how far below 1 a ratio may go, in [0, 1], and how far above; None takes `CLIPS`
+    clip: tuple[float|None, float|None] = (None, None),
     max_length: int|None = None,     # most tokens a completion may have; see `loss_denominator`
     # `loss_denominator` of the whole batch, when this is a micro-batch
     denominator: float|None = None,
-    # statistics are Python numbers, for which the CPU waits; else tensors
-    wait: bool = True,
-# scalar loss, and statistics of the ratios (see `_ratio_stats`)
-) -> tuple[Tensor, dict[str, float]]:
+# scalar loss, and statistics of the ratios (see `_ratio_stats`), for which the CPU need not wait
+) -> tuple[Tensor, dict[str, Tensor]]:
     "The policy-gradient loss."
     _check_loss_type(loss_type)
     _check_shapes(logprobs, old_logprobs, advantages, mask)
-    default_low, default_high = CLIPS[loss_type]
-    low = 1 - (default_low if clip_low is None else clip_low)
-    high = 1 + (default_high if clip_high is None else clip_high)
+    below, above = (default if own is None else own for own, default in zip(clip, CLIPS[loss_type]))
+    low, high = 1 - below, 1 + above
     # (B, T) or (B, 1)
     A = advantages.detach() if advantages.ndim == 2 else advantages.detach()[:, None]
     logprobs = logprobs.masked_fill(~mask, 0)
@@ -337,8 +334,7 @@ def policy_loss(
     ratio = log_ratio.clamp(max=80).exp()                                               # (B, T)
     values = -_objective(ratio, logprobs, A, loss_type, low, high)
     loss = aggregate_tokens(values, mask, loss_type, max_length, denominator)
-    stats = _ratio_stats(token_log_ratio.detach(), ratio.detach(), A, mask, loss_type, low, high)
-    return loss, {name: x.item() for name, x in stats.items()} if wait else stats
+    return loss, _ratio_stats(token_log_ratio.detach(), ratio.detach(), A, mask, loss_type, low, high)
 
 
 def _objective(ratio, logprobs, A, loss_type, low, high):

@@ -224,20 +224,21 @@ def _scale_of(
 def make_targets(
     learner: Learner,    # its running means take in the rewards
     batch: Experience,   # P groups of G
-    # of which step; takes in running_reward_…, baseline_reward, explained_variance, kl_coef
-    facts: StepFacts,
-) -> Targets:
+    step: int,           # from 1
+# and what was measured: fields of `StepFacts`
+) -> tuple[Targets, dict[str, float]]:
     "Advantages, and the targets of a value head."
     config, r = learner.config, batch.rollouts
-    rewards, kl_coef = batch.rewards, learner.kl.at(facts.step)
-    if learner.reference: facts.kl_coef = kl_coef
+    rewards, kl_coef = batch.rewards, learner.kl.at(step)
+    found = dict(kl_coef=kl_coef) if learner.reference else {}
     if config.normalize_rewards:
         # of all that was asked, as reward_mean is
         learner.reward_moments.update((batch.asked or batch).rewards)
-        facts.running_reward_mean, facts.running_reward_std = learner.reward_moments.mean, learner.reward_moments.std
-        if facts.step > config.ema_warmup_steps: rewards = learner.reward_moments.normalize(rewards)
+        found |= dict(running_reward_mean=learner.reward_moments.mean,
+                      running_reward_std=learner.reward_moments.std)
+        if step > config.ema_warmup_steps: rewards = learner.reward_moments.normalize(rewards)
         # of raw rewards until now
-        if facts.step == config.ema_warmup_steps + 1:
+        if step == config.ema_warmup_steps + 1:
             learner.baseline_moments = RunningMoments(config.ema_momentum)
     penalties = torch.zeros_like(r.logprobs)
     in_reward = config.kl_in == 'reward' and learner.reference
@@ -246,30 +247,30 @@ def make_targets(
         seen = everywhere(lambda: [x.cpu() if world() > 1 else x for x in _fitting(_look_back, learner, r)])
         values, penalties = (to_device(reduce(torch.add, parts), r.logprobs.device) for parts in zip(*seen))
     if config.baseline == 'value':
-        return _value_targets(learner, r, rewards, values, kl_coef*penalties, kl_coef, facts)
+        targets, explained = _value_targets(learner, r, rewards, values, kl_coef*penalties, kl_coef)
+        return targets, found | dict(explained_variance=explained)
     if in_reward: rewards = rewards - kl_coef * penalties.sum(1).view_as(rewards).cpu()
     known = None
     if config.baseline == 'ema':
         known = (learner.baseline_moments.mean
                  if learner.baseline_moments.steps else rewards.mean().item())
         learner.baseline_moments.update(rewards)
-        facts.baseline_reward = known
+        found |= dict(baseline_reward=known)
     advantages = group_advantages(rewards, _scale_of(config), config.baseline, known)
-    return Targets(to_device(advantages.flatten(), r.logprobs.device), kl_coef)
+    return Targets(to_device(advantages.flatten(), r.logprobs.device), kl_coef), found
 
 
-def _value_targets(learner, r, rewards, values, penalties, kl_coef, facts) -> Targets:
-    "Advantages token by token, with the value head as baseline."
+def _value_targets(learner, r, rewards, values, penalties, kl_coef) -> tuple[Targets, float]:
+    "Advantages token by token, with the value head as baseline; and the variance that it explains."
     config, mask = learner.config, trained_tokens(r, learner.config)
     per_token = token_rewards(rewards.flatten().to(values.device), mask, penalties)
     gamma, lam = (config.gamma, config.gae_lambda) if config.gae else (1.0, 1.0)
     advantages, returns = gae(per_token, values, mask, gamma, lam)
     # of what came, not of what the head itself expected
-    facts.explained_variance = explained_variance(values,
-                                                  gae(per_token, values, mask, gamma, 1.0)[1], mask)
+    explained = explained_variance(values, gae(per_token, values, mask, gamma, 1.0)[1], mask)
     scale = reward_scale(rewards,
                          _scale_of(config)).repeat(1, r.group_size).flatten().to(values.device)
-    return Targets(advantages / scale[:, None], kl_coef, values, returns)
+    return Targets(advantages / scale[:, None], kl_coef, values, returns), explained
 
 # %% ../../nbs/grpo/05_step.ipynb #94fb5a31
 _EXTREMES = ('ratio_max', 'sampling_gap_nats')
@@ -320,7 +321,7 @@ def _loss(learner, facts, old_logprobs, mask, sampled, targets,
     used, measured = ((_estimator_of(config), config.kl_type),
                       ('full' if _estimator_of(config) == 'full' else 'k3', 'kl_pi_ref'))
     loss, stats = policy_loss(facts.logprobs, old_logprobs, targets.advantages, mask, config.loss_type,
-                              config.clip_low, config.clip_high, config.max_length, denominator, wait=False)
+                              (config.clip_low, config.clip_high), config.max_length, denominator)
     if learner.reference and config.kl_in == 'loss': loss = (loss + targets.kl_coef * add_up(kl(*used, mask)))
     if config.entropy_coef: loss = loss - config.entropy_coef * add_up(facts.entropy)
     with torch.no_grad():
@@ -484,31 +485,35 @@ def update(
     learner: Learner,     # learns
     batch: Experience,    # P groups
     targets: Targets,     # of its completions
-    # of which step; takes in what the last pass measured, but sampling_gap_nats of its first
-    # optimizer step
-    facts: StepFacts,
-) -> None:
+    step: int,            # from 1
+# what the last pass measured, but sampling_gap_nats of the first optimizer step: fields of
+# `StepFacts`
+) -> dict[str, float]:
     "Learn from one batch: `inner_steps` passes of `minibatches` optimizer steps."
     r = batch.rollouts
     for inner in range(learner.config.inner_steps):
         steps = []
-        for prompts in minibatches(len(batch.examples), learner.config, facts.step, inner):
+        for prompts in minibatches(len(batch.examples), learner.config, step, inner):
             part = r.select(prompts)
             sums, norm = _optimizer_step(learner, part, targets.select(
                 _rows(prompts.to(r.logprobs.device), r.group_size), part.completion_ids.shape[1]))
             steps.append(sums)
             if inner == 0 and len(steps) == 1:
                 gap = sums.sampling_gap_nats
-                _check_identity(gap, sums.kl_nats/max(1, sums.sampled), facts.step == 1,
+                _check_identity(gap, sums.kl_nats/max(1, sums.sampled), step == 1,
                                 learner.numbers.identity)
     total, n = PassSums.total(steps), len(steps)
     tokens, sampled, sequences = max(1, total.tokens), max(1, total.sampled), max(1, total.rows)
-    facts.loss, facts.grad_norm, facts.ratio_max, facts.sampling_gap_nats = total.loss/n, norm, total.ratio_max, gap
-    facts.trained_tokens, facts.entropy_nats, facts.distinct_share = total.tokens, total.entropy_nats/sampled, total.distinct/total.completions
-    facts.clip_share_low, facts.clip_share_high = total.clipped_low/tokens, total.clipped_high/tokens
-    if learner.value_head: facts.value_loss = total.value_loss/n
+    found = dict(
+        loss=total.loss/n, grad_norm=norm, ratio_max=total.ratio_max, sampling_gap_nats=gap,
+        trained_tokens=total.tokens, entropy_nats=total.entropy_nats/sampled,
+        distinct_share=total.distinct/total.completions, clip_share_low=total.clipped_low/tokens,
+        clip_share_high=total.clipped_high/tokens)
+    if learner.value_head: found |= dict(value_loss=total.value_loss/n)
     if learner.reference:
-        facts.kl_nats_per_token, facts.kl_nats_per_sequence = total.kl_nats/sampled, total.kl_nats/sequences
+        found |= dict(kl_nats_per_token=total.kl_nats/sampled,
+                      kl_nats_per_sequence=total.kl_nats/sequences)
+    return found
 
 # %% ../../nbs/grpo/05_step.ipynb #117a09e5
 def learning_rate_at(
@@ -530,19 +535,18 @@ def _sampling(learner: Learner) -> TrainConfig:
                     2**32) if learner.recoveries else learner.config)
 
 
-def _learn(learner, batch, targets, facts) -> None:
+def _learn(learner, batch, targets, step: int) -> dict: # as `update`
     """Update and everything that follows from it; or, where a loss or a gradient is not finite,
     skip the rest of the step and say why."""
-    config = learner.config
-    try: update(learner, batch, targets, facts)
+    every = learner.config.reference_refresh_steps
+    try: found = update(learner, batch, targets, step)
     except FloatingPointError as e:
         learner.optimizer.zero_grad()
-        facts.skipped, facts.skip_reason = 1, str(e)
-        return
-    if not learner.reference: return
-    learner.kl.update(facts.kl_nats_per_sequence, len(batch.scores), facts.step)
-    if config.reference_refresh_steps and facts.step % config.reference_refresh_steps == 0:
-        mix_reference(learner.reference, learner.model, _REFRESH)
+        return dict(skipped=1, skip_reason=str(e))
+    if learner.reference:
+        learner.kl.update(found['kl_nats_per_sequence'], len(batch.scores), step)
+        if every and step % every == 0: mix_reference(learner.reference, learner.model, _REFRESH)
+    return found
 
 
 @torch.no_grad()
@@ -563,6 +567,18 @@ def _distance(
         nats += (far[inverse] * sampled).sum().item()
     return nats/max(1, int(mask.sum())), nats/max(1, int(mask.any(1).sum()))
 
+
+def _far(learner: Learner, batch: Experience, step: int) -> dict[str, float]: # fields of `StepFacts`
+    "The exact KL over what was asked first, where it is due and there is something to compare with."
+    every = learner.config.kl_every
+    if not (learner.reference or learner.start) or not every or step % every: return {}
+    found = everywhere(lambda: _fitting(_distance, learner, batch.asked.rollouts))
+    names = 'kl_asked_nats_per_token', 'kl_asked_nats_per_sequence'
+    far = dict(zip(names, map(sum, zip(*found))))
+    # there is no reference whose KL `update` measures
+    if learner.start: far |= {name.replace('_asked', ''): x for name, x in far.items()}
+    return far
+
 # %% ../../nbs/grpo/05_step.ipynb #213bbf54
 def train_step(
     learner: Learner,            # learns
@@ -577,20 +593,16 @@ def train_step(
     for group in learner.optimizer.param_groups: group['lr'] = lr
     batch, facts = gather(learner.model, learner.tokenizer, source, _sampling(learner), step,
                           learner.scorer)
-    gathered = time.perf_counter()
-    if (learner.reference or learner.start) and config.kl_every and step % config.kl_every == 0:
-        found = everywhere(lambda: _fitting(_distance, learner, batch.asked.rollouts))
-        facts.kl_asked_nats_per_token, facts.kl_asked_nats_per_sequence = map(sum, zip(*found))
-        if learner.start:
-            facts.kl_nats_per_token, facts.kl_nats_per_sequence = facts.kl_asked_nats_per_token, facts.kl_asked_nats_per_sequence
-    targets, batch = make_targets(learner, batch, facts), replace(batch, asked=None)
-    _learn(learner, batch, targets, facts)
-    now = time.perf_counter()
-    facts.time_update_s, facts.time_s = now - gathered, now - started
-    facts.learning_rate, facts.recoveries = lr, learner.recoveries
-    facts.best_reward = learner.best_reward = max(learner.best_reward, facts.reward_mean)
-    facts.weight_norm = torch.stack([p.detach().norm() for p in learner.parameters()]).norm().item()
-    check_same(facts.weight_norm, 'the norm of the weights')
+    gathered, far = time.perf_counter(), _far(learner, batch, step)
+    targets, aimed = make_targets(learner, batch, step)
+    batch = replace(batch, asked=None)
+    learned, now = _learn(learner, batch, targets, step), time.perf_counter()
+    learner.best_reward = max(learner.best_reward, facts.reward_mean)
+    norm = torch.stack([p.detach().norm() for p in learner.parameters()]).norm().item()
+    check_same(norm, 'the norm of the weights')
+    facts = replace(facts, **far, **aimed, **learned, time_update_s=now - gathered,
+                    time_s=now - started, learning_rate=lr, recoveries=learner.recoveries,
+                    best_reward=learner.best_reward, weight_norm=norm)
     return facts.row(), _sample_rows(step, batch, targets.advantages, config.log_completions)
 
 # %% ../../nbs/grpo/05_step.ipynb #ffdf7647

@@ -101,7 +101,6 @@ def visited_positions(
     n: int,                   # how many positions
     seed: int|str = 0,        # of openings and moves
     split: str|None = 'train', # see `split_of`; None takes all
-    temperature: float = 0.7, # of the moves
     side_by_side: int = 64,   # games that go on at the same time
     max_plies: int = 60,      # positions of a game, that after its opening included
     max_new_tokens: int = 144, # longest answer
@@ -116,7 +115,7 @@ def visited_positions(
         tasks, after = [PolicyTask(board.fen()) for board, _ in games], []
         for (board, left), task, text in zip(
                 games, tasks,
-                _asked(model, tokenizer, tasks, max_new_tokens, temperature=temperature,
+                _asked(model, tokenizer, tasks, max_new_tokens, temperature=0.7,
                        seed=rng.getrandbits(40))):
             key, answer = position_key(task.fen), _read(task, text)
             if key not in seen and (split is None or split_of(task.fen) == split) and len(seen) < n:

@@ -197,15 +197,12 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer, # of the model
     # everything else that the trainer must remember, as JSON (tuples come back as lists)
     state: dict,
-    keep_last: int = 2,               # see `rotate_checkpoints`
     # name: `nn.Module` saved beside the model, such as a value head
     modules: dict|None = None,
     score: float|None = None,         # of the model, higher is better; None: not known
-    keep_best: int = 0,               # see `rotate_checkpoints`
 ) -> Path:                            # RUN/checkpoints/step-N
     """Save everything needed to continue. Raises OSError when the disk refuses; older checkpoints
     are then unchanged."""
-    if keep_last < 1: raise ValueError(f'keep_last must be at least 1, got {keep_last}')
     try: json.dumps(state)
     except TypeError as e: raise ValueError(f'the state of a checkpoint must be JSON: {e}') from e
     folder = Path(run_dir, 'checkpoints')
@@ -214,7 +211,6 @@ def save_checkpoint(
     unfinished, final = folder/f'.step-{step}.tmp', folder/f'step-{step}'
     _write_whole(unfinished, step, model, tokenizer, optimizer, state, modules or {}, score)
     _publish(unfinished, final)
-    rotate_checkpoints(run_dir, step, keep_last, keep_best)
     return final
 
 # %% ../../nbs/run/01_checkpoint.ipynb #8117a1b4
@@ -253,6 +249,7 @@ def rotate_checkpoints(
     keep_best: int = 0, # how many with the highest score stay as well; of equal scores the newer
 ) -> None:
     "Remove checkpoints that need not be kept; never the stable one."
+    if keep_last < 1: raise ValueError(f'keep_last must be at least 1, got {keep_last}')
     past = [p for p in list_checkpoints(run_dir) if checkpoint_step(p) <= step]
     scores = {p: s for p in past if (s := _score(p)) is not None}
     best = sorted(scores, key=lambda p: (scores[p], checkpoint_step(p)), reverse=True)[:keep_best]

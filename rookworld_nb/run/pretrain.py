@@ -15,7 +15,7 @@ import re
 import shutil
 import time
 from collections import defaultdict, deque
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -37,7 +37,8 @@ from ..measure.evaluate import judge_rows, summarize
 from .targets import Batch, completion_loss, RowStream, check_shards, data_shards
 from .checkpoint import (check_origin, choices_since, config_changes,
                                          latest_good_checkpoint, list_checkpoints, load_checkpoint,
-                                         model_sha256, only_writer, reopen_run, save_checkpoint,
+                                         model_sha256, only_writer, reopen_run,
+                                         rotate_checkpoints, save_checkpoint,
                                          seed_generators, standing, starting_point,
                                          verify_checkpoint)
 from .train import RunLog, open_run, own_held_out
@@ -302,11 +303,30 @@ def _write_recipe(out, config, model, origin, done):
     write_at_once(out/'pretrain.json', json.dumps(recipe, indent=1) + '\n')
 
 # %% ../../nbs/run/05_pretrain.ipynb #dea729e2
-def _measure(config, model, tokenizer, log, step, held_out):
+@dataclass(frozen=True)
+class _Run:
+    "A supervised run: where it is kept, what learns, and what it is asked."
+    out: Path
+    config: PretrainConfig
+    model: GPT
+    tokenizer: object
+    optimizer: torch.optim.Optimizer
+    peaks: list[float]       # highest learning rate of each group of its parameters
+    origin: dict             # see `_origin`
+    held_out: list           # Examples
+
+    def save(self, step: int) -> None:
+        "Write a checkpoint."
+        state = dict(step=step, config=asdict(self.config), origin=self.origin)
+        save_checkpoint(self.out, step, self.model, self.tokenizer, self.optimizer, state)
+        rotate_checkpoints(self.out, step, self.config.keep_last)
+
+
+def _measure(run: _Run, log: RunLog, step: int) -> None:
     "Greedy answers to held-out prompts; rows of eval.jsonl."
-    set_numbers(model.eval(), 'float32')     # as the model will be used
-    found = summarize(judge_rows(model, tokenizer, held_out)).to_dict('records')
-    set_numbers(model.train(), config.dtype)
+    set_numbers(run.model.eval(), 'float32')     # as the model will be used
+    found = summarize(judge_rows(run.model, run.tokenizer, run.held_out)).to_dict('records')
+    set_numbers(run.model.train(), run.config.dtype)
     log.append('eval', [dict(step=step, decoding='greedy', **r) for r in found])
 
 
@@ -351,17 +371,17 @@ def _withdrawn(out):
         raise
 
 # %% ../../nbs/run/05_pretrain.ipynb #7ad5d5bb
-def _take_up(out, config, model, optimizer, origin, allow_config_change):
-    """Restore the last intact checkpoint, report what has changed since, and return the number of
-    steps done."""
+def _take_up(run: _Run, allow_config_change: bool) -> int: # steps done
+    "Restore the last intact checkpoint, and report what has changed since."
+    out, config = run.out, run.config
     log, (found, told), done = RunLog(out), by_one(lambda: starting_point(out)), 0
     if found:
-        state = together(lambda: load_checkpoint(found, model, optimizer, generators=True))
+        state = together(lambda: load_checkpoint(found, run.model, run.optimizer, generators=True))
         done, was, now = state['step'], state['config'], asdict(config)
         if done > config.max_steps:
             raise ValueError(f'{out} has done {done} steps, more than max_steps {config.max_steps}')
         told += check_origin(
-            out, state['origin'], origin, allow_config_change
+            out, state['origin'], run.origin, allow_config_change
             or bool(config.branch_from) and was.get('branch_from') != config.branch_from)
         told += choices_since(was, now)
         if changes := config_changes(was, now):
@@ -416,68 +436,39 @@ def _pretrain(config, resume, allow_config_change):
     set_numbers(model, config.dtype)
     optimizer, shards = pretrain_optimizer(config, model, tokenizer), data_shards(config.data)
     fits = Context(tokenizer.name, model.config.n_positions)
-    origin, held_out, is_new = by_one(lambda: _origin(config, model, shards)), together(
-        lambda: _held_out(config, shards, replace(fits, whole=False))), out is None
-    out = out or by_one(lambda: open_run(config.output_dir))
+    origin = by_one(lambda: _origin(config, model, shards))
+    held_out = together(lambda: _held_out(config, shards, replace(fits, whole=False)))
+    is_new, out = out is None, out or by_one(lambda: open_run(config.output_dir))
+    peaks = [g['lr'] for g in optimizer.param_groups]
+    run = _Run(out, config, model, tokenizer, optimizer, peaks, origin, held_out)
     with contextlib.ExitStack() as lock:
         by_one(lambda: lock.enter_context(only_writer(out)))
-        peaks = [g['lr'] for g in optimizer.param_groups]
         with _withdrawn(out) if is_new else contextlib.nullcontext():
             if is_new and config.branch_from: by_one(lambda: _branch(out, config.branch_from))
-            done = (0 if is_new and not config.branch_from else _take_up(
-                out, config, model, optimizer, origin, allow_config_change))
+            done = 0 if is_new and not config.branch_from else _take_up(run, allow_config_change)
         by_one(lambda: write_at_once(out/'config.json', config.to_json()))
         note_run(out)
         by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, model, origin, 0))
         with Interrupt(repeated=world() > 1) as interrupt, _kept(out), RowStream(
                 config, shards, tokenizer.name, fits) as stream:
-            _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done,
-                    interrupt)
+            _repeat(run, stream, interrupt, done)
     return out
 
 # %% ../../nbs/run/05_pretrain.ipynb #9124be6d
-def _repeat(out, config, model, tokenizer, optimizer, peaks, stream, origin, held_out, done, interrupt):
-    "Train step by step; evaluate and save when due, and at the end."
-    log, rates, recent = RunLog(out), deque(maxlen=100), {letter: deque(maxlen=50) for letter in config.shares}
+_DIGITS = dict(loss=5, grad_norm=4, time_s=4)   # of columns of metrics.jsonl
 
-    def save(step):
-        save_checkpoint(out, step, model, tokenizer, optimizer,
-                        dict(step=step, config=asdict(config), origin=origin), config.keep_last)
-    def safe(step): return standing(out, step, optimizer, interrupt, lambda: save(step))
-
-    with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=rank() > 0
-              or None) as bar:
-        for step in range(done + 1, config.max_steps + 1):
-            factor = _learning_rate_factor(step - 1, config.max_steps, config.warmup_steps,
-                                           config.decay_steps)
-            with safe(step - 1):
-                found = stream.batch(step - 1)
-                kind, batch = together(lambda: _longest_checked(found, model))
-                began = time.perf_counter()
-                loss, norm = supervised_step(model, optimizer, batch, peaks, factor,
-                                             config.grad_clip)
-            seconds = time.perf_counter() - began
-            row = dict(step=step, task=kind, loss=round(loss, 5), grad_norm=round(norm, 4),
-                       learning_rate=peaks[0]*factor, rows=config.batch_size,
-                       time_s=round(seconds, 4))
-            by_one(lambda: log.append('metrics', [row]))
-            rates.append(config.batch_size/seconds)
-            recent[kind].append(loss)
-            bar.update()
-            line = ', '.join([f'{k} {sum(v)/len(v):.3f}' for k, v in recent.items() if v] +
-                             [f'{sum(rates)/len(rates):.0f} rows/s'])
-            bar.set_postfix_str(line, refresh=False)
-            last = step == config.max_steps
-            if last or config.eval_every and step % config.eval_every == 0:
-                with safe(step):
-                    by_one(lambda: _measure(config, model, tokenizer, log, step, held_out))
-            asked = any(everywhere(lambda: interrupt.asked))
-            if last or asked or step % config.save_every == 0:
-                by_one(lambda: log.say(
-                    f'Step {step:6} | {line} | learning rate {peaks[0]*factor:.2g}'))
-                by_one(lambda: save(step))
-            if asked and not last: raise KeyboardInterrupt(f'saved at step {step}')
-    by_one(lambda: _write_recipe(out, config, model, origin, config.max_steps))
+def _step(run: _Run, stream: RowStream, step: int) -> dict: # row of metrics.jsonl
+    "One step: rows, loss, optimizer step."
+    config = run.config
+    factor = _learning_rate_factor(step - 1, config.max_steps, config.warmup_steps,
+                                   config.decay_steps)
+    found = stream.batch(step - 1)
+    kind, batch = together(lambda: _longest_checked(found, run.model))
+    began = time.perf_counter()
+    loss, norm = supervised_step(run.model, run.optimizer, batch, run.peaks, factor,
+                                 config.grad_clip)
+    return dict(step=step, task=kind, loss=loss, grad_norm=norm, learning_rate=run.peaks[0]*factor,
+                rows=config.batch_size, time_s=time.perf_counter() - began)
 
 
 def _longest_checked(found, model):
@@ -488,3 +479,42 @@ def _longest_checked(found, model):
             f'the longest {kind} row has {longest} tokens, the model reads {model.config.n_positions}'
         )
     return found
+
+# %% ../../nbs/run/05_pretrain.ipynb #a7eba9a4
+class _Pace:
+    "The mean loss of the last 50 steps of each task, and rows per second over the last 100 steps."
+    def __init__(self, letters):
+        self.rates, self.losses = deque(maxlen=100), {letter: deque(maxlen=50) for letter in letters}
+
+    def line(self, row: dict) -> str: # for the bar
+        "Take in a step."
+        self.rates.append(row['rows']/row['time_s'])
+        self.losses[row['task']].append(row['loss'])
+        return ', '.join([f'{k} {sum(v)/len(v):.3f}' for k, v in self.losses.items() if v] +
+                         [f'{sum(self.rates)/len(self.rates):.0f} rows/s'])
+
+
+def _repeat(run: _Run, stream: RowStream, interrupt: Interrupt, done: int) -> None:
+    "Train step by step; evaluate and save when due, and at the end."
+    config, log, pace = run.config, RunLog(run.out), _Pace(run.config.shares)
+    def safe(step): return standing(run.out, step, run.optimizer, interrupt, lambda: run.save(step))
+
+    with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=rank() > 0
+              or None) as bar:
+        for step in range(done + 1, config.max_steps + 1):
+            with safe(step - 1): row = _step(run, stream, step)
+            by_one(lambda: log.append(
+                'metrics', [row | {k: round(row[k], n) for k, n in _DIGITS.items()}]))
+            bar.update()
+            line = pace.line(row)
+            bar.set_postfix_str(line, refresh=False)
+            last = step == config.max_steps
+            if last or config.eval_every and step % config.eval_every == 0:
+                with safe(step): by_one(lambda: _measure(run, log, step))
+            asked = any(everywhere(lambda: interrupt.asked))
+            if last or asked or step % config.save_every == 0:
+                by_one(lambda: log.say(
+                    f'Step {step:6} | {line} | learning rate {row["learning_rate"]:.2g}'))
+                by_one(lambda: run.save(step))
+            if asked and not last: raise KeyboardInterrupt(f'saved at step {step}')
+    by_one(lambda: _write_recipe(run.out, config, run.model, run.origin, config.max_steps))

@@ -7,6 +7,7 @@ __all__ = ['RunLog', 'open_run', 'evaluate_run', 'own_held_out', 'load_prompts',
 
 # %% ../../nbs/run/03_train.ipynb #c98b2dc5
 import contextlib
+import functools
 import itertools
 import json
 import math
@@ -174,6 +175,22 @@ def _reported(table):
     return table[table.slice.str.startswith('source:')]
 
 
+def _asker(model, tokenizer, config: TrainConfig, step: int):
+    """A function that has the model answer and judges what it says. Before the first step the
+    answers of the shipped weights are known."""
+    weights = model_sha256(model) if step == 0 and config.dtype == 'float32' else ''
+    limits = token_limits(config)
+    def ask(rows, settings, ids=None):
+        how = [
+            settings[e.kind]
+            | dict(limit=limits[e.kind], vocabulary='full' if ids is None else 'task') for e in rows
+        ]
+        known = weights and shipped_answers(weights, [e.prompt(tokenizer.style) for e in rows], how)
+        if known: return judge_texts(rows, [[text] for text in known])
+        return judge_rows(model, tokenizer, rows, settings=settings, limits=limits, vocabulary=ids)
+    return ask
+
+
 def evaluate_run(
     model,               # to evaluate
     tokenizer,           # of the model
@@ -189,18 +206,9 @@ def evaluate_run(
     "Evaluate the model greedily, at temperature 1, and as training samples it."
     rows, probes = _apart(rows)
     greedy, plain = [dict.fromkeys(TASKS, dict(temperature=t, top_k=0, top_p=1.0)) for t in (0.0, 1.0)]
-    trained, ids, limits = {kind: sampling_settings(kind, config)
-                            for kind in TASKS}, sampled_ids(tokenizer, config), token_limits(config)
-    weights = model_sha256(model) if step == 0 and config.dtype == 'float32' else ''
-    def ask(rows, settings, ids=None):
-        how = [
-            settings[e.kind]
-            | dict(limit=limits[e.kind], vocabulary='full' if ids is None else 'task') for e in rows
-        ]
-        known = weights and shipped_answers(weights, [e.prompt(tokenizer.style) for e in rows], how)
-        if known: return judge_texts(rows, [[text] for text in known])
-        return judge_rows(model, tokenizer, rows, settings=settings, limits=limits, vocabulary=ids)
-
+    trained, ids = {kind: sampling_settings(kind, config)
+                    for kind in TASKS}, sampled_ids(tokenizer, config)
+    ask = _asker(model, tokenizer, config, step)
     judged = dict(greedy=ask(rows, greedy), sampled=ask(rows, plain))
     # the rest was sampled so already
     if others := [
@@ -378,11 +386,11 @@ def _part_of(judged: pd.DataFrame, part: list[int]) -> pd.DataFrame:
     return judged.iloc[part].assign(index=range(len(part)))
 
 
-def _parts_of(judged: dict, parts: list[list[int]]) -> list[pd.DataFrame|None]:
+def _parts_of(judged: dict, held_out: list[Example]) -> list[pd.DataFrame|None]:
     "Of an evaluation, what a check asks: labelled rows, probes."
     return [
-        _part_of(judged[d], part) if d in judged else None
-        for d, part in zip(('greedy', 'probes'), parts)
+        _part_of(judged[d], _part(rows)) if d in judged else None
+        for d, rows in zip(('greedy', 'probes'), _apart(held_out))
     ]
 
 
@@ -435,6 +443,19 @@ def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: 
     words = '; '.join(f'{metric}: {text}' for metric, text in said.items())
     return f'Check {step:3} | Greedy {words} on {len(judged)} held-out prompts | Time: {seconds:.2f}s'
 
+# %% ../../nbs/run/03_train.ipynb #586cb6fb
+def _check(learner: Learner, held_out: list[Example], before: dict, log: RunLog, step: int) -> None:
+    "Ask the prompts of a check, write what was found, and say what has changed since `before`."
+    began, was = time.perf_counter(), _parts_of(before, held_out)
+    asked = [[rows[i] for i in _part(rows)] for rows in _apart(held_out)]
+    judged, probes = (
+        _unsliced(judge_rows(learner.model, learner.tokenizer, some,
+                             limits=token_limits(learner.config))) if some else None
+        for some in asked)
+    judged = _note_check(log, step, judged, probes)
+    log.say(_check_line(step, was[0], judged,
+                        time.perf_counter() - began, None if probes is None else (was[1], probes)))
+
 # %% ../../nbs/run/03_train.ipynb #972eb868
 # checkpoints kept beside the newest: those with the highest mean sampled reward over their last
 # save_every steps
@@ -476,9 +497,9 @@ def _keep(out: Path, step: int, running: Running, origin: dict, state: dict|None
     "Write a checkpoint of everything."
     learner, config = running.learner, running.learner.config
     state = dict(step=step, **(state or running.state_dict()), config=asdict(config), origin=origin)
-    save_checkpoint(out, step, learner.model, learner.tokenizer, learner.optimizer,
-                    state, config.keep_last, learner.modules(),
-                    _recent_reward(out, config.save_every, step), _BEST)
+    save_checkpoint(out, step, learner.model, learner.tokenizer, learner.optimizer, state,
+                    learner.modules(), _recent_reward(out, config.save_every, step))
+    rotate_checkpoints(out, step, config.keep_last, _BEST)
 
 # %% ../../nbs/run/03_train.ipynb #9fe02f3a
 # what an evaluation depends on
@@ -486,47 +507,57 @@ _EVALUATED = ('model', 'data', 'eval_prompts', 'vocabulary', 'dtype', 'tasks',
               *(env + name for name in ('temperature', 'top_k', 'top_p', 'max_new_tokens')
                 for env in ('', 'env_')))
 
+def _anew(changes: dict, learner: Learner) -> dict: # of the state of a learner
+    "What begins again because its choices have changed."
+    new = {}
+    if changes.keys() & {'kl_coef', 'kl_controller'}: new['kl'] = learner.kl.state_dict()
+    # it may have another unit from here on
+    if changes.keys() & {'normalize_rewards', 'ema_warmup_steps'}:
+        new['baseline_moments'] = learner.baseline_moments.state_dict()
+    return new
+
+
+# whether evaluations cannot be compared with earlier ones; what to tell
+def _restore(out: Path, running: Running, state: dict, origin: dict,
+             allow_config_change: bool) -> tuple[bool, list[str]]:
+    "Put the run where a checkpoint was, and find what has changed since."
+    config, done = running.learner.config, state['step']
+    changes = config_changes(state['config'], asdict(config))
+    if done > config.max_steps:
+        raise ValueError(f'{out} has done {done} steps, more than max_steps {config.max_steps}')
+    told = check_origin(out, state['origin'], origin, allow_config_change)
+    running.load_state_dict(state | dict(learner=state['learner'] | _anew(changes, running.learner)))
+    told += choices_since(state['config'], asdict(config))
+    if changes: told.append(f'changed since: {", ".join(changes.values())}')
+    if again := _evaluates_otherwise(out, config, state, changes, origin):
+        told.append(
+            f'evaluations are others from here on: the starting weights are evaluated again, '
+            f'eval-step-{done}.jsonl keeps the earlier rows'
+        )
+    if 'max_steps' in changes:
+        told.append(
+            f'the learning rate follows the schedule of {config.max_steps} steps from here on, so this '
+            f'is not the run that it would have been with max_steps {config.max_steps} from the start'
+        )
+    return again, told
+
+
 # steps done
 def _take_up(out: Path, running: Running, origin: dict, allow_config_change: bool) -> int:
     "Restore the last intact checkpoint, and report what has changed since."
-    learner = running.learner
-    log, config, (found, told), done, again = RunLog(out), learner.config, by_one(lambda: starting_point(out)), 0, False
+    learner, (found, told), done, again = running.learner, by_one(lambda: starting_point(out)), 0, False
     if found:
         state = together(lambda: load_checkpoint(found, learner.model, learner.optimizer,
                                                  learner.modules(), generators=True))
-        done, changes = state['step'], config_changes(state['config'], asdict(config))
-        if done > config.max_steps:
-            raise ValueError(f'{out} has done {done} steps, more than max_steps {config.max_steps}')
-        told += check_origin(out, state['origin'], origin, allow_config_change)
-        if changes.keys() & {'kl_coef', 'kl_controller'}:
-            state['learner']['kl'] = learner.kl.state_dict()   # the new one
-        if changes.keys() & {'normalize_rewards', 'ema_warmup_steps'}:
-            # it may have another unit from here on
-            state['learner']['baseline_moments'] = learner.baseline_moments.state_dict()
-        running.load_state_dict(state)
-        told += choices_since(state['config'], asdict(config))
-        if changes: told.append(f'changed since: {", ".join(changes.values())}')
-        again = _evaluates_otherwise(out, config, state, changes, origin)
-        if again:
-            told.append(
-                f'evaluations are others from here on: the starting weights are evaluated again, '
-                f'eval-step-{done}.jsonl keeps the earlier rows'
-            )
-        if 'max_steps' in changes:
-            told.append(
-                f'the learning rate follows the schedule of {config.max_steps} steps from here on, so this '
-                f'is not the run that it would have been with max_steps {config.max_steps} from the start'
-            )
+        done, (again, more) = state['step'], _restore(out, running, state, origin, allow_config_change)
+        told += more
     def tidy():
-        keep_eval = _close_comparison(out, done) and not _evaluation_due(done, config)
+        log, keep_eval = RunLog(out), _close_comparison(out, done) and not _evaluation_due(done, learner.config)
         if again: _put_by_evaluations(out, done)
         log.rewind(done, keep_eval, learner.recoveries)
         for file in _POST_MORTEM: (out/file).unlink(missing_ok=True)
-        for sentence in [
-                f'goes on from {found.name}'
-                if found else 'starts over, there is no checkpoint yet', *told
-        ]:
-            log.say(f'{out}: {sentence}')
+        begun = f'goes on from {found.name}' if found else 'starts over, there is no checkpoint yet'
+        for sentence in (begun, *told): log.say(f'{out}: {sentence}')
     by_one(tidy)
     return done
 
@@ -593,15 +624,14 @@ def _reasons(signals: list[Signal]) -> str:
 
 
 # the run as it was then; steps done
-def _go_back(log: RunLog, running: Running, begin, origin: dict, step: int,
-             signals: list[Signal]) -> tuple[Running, int]:
-    """Back to the stable checkpoint, or to the beginning; from there with a smaller learning rate
-    and other samples."""
-    out, old, stable = log.directory, running.learner, by_one(lambda: _intact_stable(log))
-    config, done, recoveries = old.config, checkpoint_step(
-        stable) if stable else 0, old.recoveries + 1
+def _go_back(run, step: int, signals: list[Signal]) -> tuple[Running, int]:
+    """Of a `_Session`, back to the stable checkpoint, or to the beginning; from there with a smaller
+    learning rate and other samples."""
+    out, log, config, old = run.out, run.log, run.config, run.running.learner
+    stable = by_one(lambda: _intact_stable(log))
+    done, recoveries = checkpoint_step(stable) if stable else 0, old.recoveries + 1
     by_one(lambda: log.set_aside(done, recoveries))
-    running = begin()
+    running = run.begin()
     learner = running.learner
     if stable:
         running.load_state_dict(
@@ -611,7 +641,7 @@ def _go_back(log: RunLog, running: Running, begin, origin: dict, step: int,
 
     def tidy():
         # from here on, the recovery is recorded
-        if stable: _keep(out, done, running, origin)
+        if stable: _keep(out, done, running, run.origin)
         else: rotate_checkpoints(out, 0, config.keep_last, _BEST)
         # what was measured before the first step stands
         log.rewind(done, keep_eval=not done, recoveries=recoveries)
@@ -734,106 +764,154 @@ def _train(config, out, scorer, allow_config_change, watch):
         model = model or load_model(config.model, pick_device(config.device))[0]
         return Running(Learner(model, tokenizer, config, scorer), source, HealthMonitor(config))
 
-    running, is_new, out = begin(
-        model), out is None, out or by_one(lambda: open_run(config.output_dir))
+    running, is_new = begin(model), out is None
+    out = out or by_one(lambda: open_run(config.output_dir))
     with contextlib.ExitStack() as lock:
         by_one(lambda: lock.enter_context(only_writer(out)))
         done = 0 if is_new else _take_up(out, running, origin, allow_config_change)
         by_one(lambda: write_at_once(out/'config.json', config.to_json()))
         note_run(out)
-        _repeat(running, begin, held_out, RunLog(out, None if rank() else watch), done, origin)
+        log = RunLog(out, None if rank() else watch)
+        _repeat(_Session(running, begin, held_out, log, origin), done)
     return out
 
 # %% ../../nbs/run/03_train.ipynb #47ef49ac
-def _step(running: Running, log: RunLog, step: int) -> list: # signals
-    "One step: train, judge, write the row."
+def _step(running: Running, step: int) -> tuple[dict, list[dict]]: # as `train_step`
+    "One step, and the memory that it took."
     device = running.learner.model.wte.weight.device
     gpu_peak_gb(device)       # of what was before
     row, samples = train_step(running.learner, running.source, step)
-    row['memory_gpu_gb'] = gpu_peak_gb(device)
-    return by_one(lambda: _note(running, log, step, row, samples))
+    return row | dict(memory_gpu_gb=gpu_peak_gb(device), memory_gb=process_memory_gb()), samples
 
 
-def _note(running, log, step, row, samples):
+def _note(monitor: HealthMonitor, log: RunLog, row: dict, samples: list[dict]) -> list[Signal]:
     "Judge a step and write its row."
-    row['memory_gb'] = process_memory_gb()
-    signals = running.monitor.check(row)
-    row['health'] = worst([s for s in signals if s.name not in MACHINE])
+    signals = monitor.check(row)
+    row = row | dict(health=worst([s for s in signals if s.name not in MACHINE]))
     log.append('metrics', [{
         k: None if isinstance(v, float) and not math.isfinite(v) else v
         for k, v in row.items()
     }])
     log.append('completions', samples)
     log.say(_step_line(row))
-    for s in running.monitor.news(signals):
+    for s in monitor.news(signals):
         log.say(
-            f'Step {step:4} | {dict(ok="well again", warn="warning", act="not well")[s.level]}: '
+            f'Step {row["step"]:4} | {dict(ok="well again", warn="warning", act="not well")[s.level]}: '
             f'{s.sentence}{remedy(s)}'
         )
     return signals
 
-# %% ../../nbs/run/03_train.ipynb #b753145b
-def _repeat(running, begin, held_out, log, done, origin):
-    "Evaluate, train, evaluate, compare; finished parts are skipped."
-    config, out, rows = running.learner.config, log.directory, _apart(held_out)
-    parts, asked = [_part(r) for r in rows], False
+# %% ../../nbs/run/03_train.ipynb #7590c5b8
+def _by_rank_0(work):
+    "A method that rank 0 alone carries out, and all ranks wait for; they get what it returned."
+    @functools.wraps(work)
+    def asked(self, *how): return by_one(lambda: work(self, *how))
+    return asked
 
-    def keep(step, saving, state=None):
-        _name_stable(out, step, running.monitor, saving)
-        if saving: _keep(out, step, running, origin, state)
+# %% ../../nbs/run/03_train.ipynb #cac90d83
+class _Session:
+    """What a run needs around its steps: rank 0 evaluates, writes and saves; a model that broke goes
+    back; who stops the run loses nothing."""
+    def __init__(self, running: Running, begin, held_out: list[Example], log: RunLog, origin: dict):
+        self.running, self.begin, self.held_out, self.log, self.origin = running, begin, held_out, log, origin
+        self.config, self.out = running.learner.config, log.directory
+        self.interrupt = Interrupt(repeated=world() > 1)
 
-    def measure(step, model=None):
-        with interrupt.at_once():
-            judged = evaluate_run(model or running.learner.model, running.learner.tokenizer,
-                                  held_out, log, step, config)
-        if config.check_every and judged: _note_check(log, step, *_parts_of(judged, parts))
+    @contextlib.contextmanager
+    def underway(self, done: int):
+        "The first evaluation, and the memory; then the steps, shown while they are made."
+        with (self.interrupt, _kept(self.out), _shown(self.log),
+              tqdm(initial=done, total=self.config.max_steps, desc='GRPO', disable=rank() > 0
+                   or None) as self.bar, moving(self.bar)):
+            self.before = self._start(done)
+            if done < self.config.max_steps:
+                fit_into_memory(self.running.learner, self.running.source, self.out, self.log.say)
+            yield
+
+    @_by_rank_0
+    def _start(self, done):
+        found = _before(self.out, done, lambda: self._evaluated(
+            0, _starting_model(self.config) if done else None))
+        if not done: self.log.say(_legend(self.config))
+        return found
+
+    def _evaluated(self, step, model=None):
+        learner = self.running.learner
+        with self.interrupt.at_once():
+            judged = evaluate_run(model or learner.model, learner.tokenizer, self.held_out, self.log,
+                                  step, self.config)
+        if self.config.check_every and judged:
+            _note_check(self.log, step, *_parts_of(judged, self.held_out))
         return judged
 
-    def check(step):
-        if not before or any((row['step'], row['decoding']) == (step, 'check')
-                             for row in read_rows(out/'eval.jsonl')):
-            return
-        began, was = time.perf_counter(), _parts_of(before, parts)
-        asked = [[some[i] for i in part] for some, part in zip(rows, parts)]
+    @_by_rank_0
+    def evaluate(self, step):
+        "Ask all held-out prompts."
+        self._evaluated(step)
+
+    @_by_rank_0
+    def check(self, step):
+        "Ask some of them, unless the run has done so before it was interrupted here."
         # not at once: the steps before it are not saved
-        judged, probes = (_unsliced(
-            judge_rows(running.learner.model, running.learner.tokenizer, some,
-                       limits=token_limits(config))) if some else None for some in asked)
-        judged = _note_check(log, step, judged, probes)
-        log.say(
-            _check_line(step, was[0], judged,
-                        time.perf_counter() - began, None if probes is None else (was[1], probes)))
+        known = any((row['step'], row['decoding']) == (step, 'check')
+                    for row in read_rows(self.out/'eval.jsonl'))
+        if self.before and not known: _check(self.running.learner, self.held_out, self.before, self.log, step)
 
-    def finish():
-        "The last evaluation and the comparison; signals when the model can be used no more."
-        after = measure(config.max_steps)
-        if lost := _lost_format(before, after, config): return lost
-        write_at_once(out/'comparison.json', _compare_runs(before, after, held_out))
+    @_by_rank_0
+    def note(self, row, samples):
+        "Judge a step and write its row: signals."
+        return _note(self.running.monitor, self.log, row, samples)
 
-    with (Interrupt(repeated=world() > 1) as interrupt, _kept(out), _shown(log),
-          tqdm(initial=done, total=config.max_steps, desc='GRPO', disable=rank() > 0 or None) as bar, moving(bar)):
-        before, step = by_one(lambda: _before(
-            out, done, lambda: measure(0,
-                                       _starting_model(config) if done else None))), done
-        if not done: by_one(lambda: log.say(_legend(config)))
-        if done < config.max_steps: fit_into_memory(running.learner, running.source, out, log.say)
-        while step < config.max_steps or (signals := by_one(finish)):
-            # what the last update did, `finish` has seen
-            if not (ended := step == config.max_steps):
-                with standing(out, step, running.learner.optimizer, interrupt,
-                              lambda was=running.state_dict(): keep(step, True, was), RewardError):
-                    if _evaluation_due(step, config): by_one(lambda: measure(step))
-                    if _check_due(step, config): by_one(lambda: check(step))
-                    signals = _step(running, log, step + 1)
-                step, asked = step + 1, any(everywhere(lambda: interrupt.asked))
-            if ended or worst(signals) == LEVELS.index('act'):
-                by_one(lambda: _hopeless(running, signals) and _give_up(
-                    out, step, signals, running.learner.recoveries))
-                running, step = _go_back(log, running, begin, origin, step, signals)
-            else:
-                by_one(lambda: keep(
-                    step, asked or step == config.max_steps or step % config.save_every == 0 or
-                    _evaluation_due(step, config)))
-            bar.update(step - bar.n)
-            if log.watch: log.watch(out, False)
-            if asked: raise KeyboardInterrupt(f'saved at step {step}')
+    @_by_rank_0
+    def finish(self):
+        "The last evaluation and the comparison; signals where the last update broke the model."
+        after = self._evaluated(self.config.max_steps)
+        if lost := _lost_format(self.before, after, self.config): return lost
+        write_at_once(self.out/'comparison.json', _compare_runs(self.before, after, self.held_out))
+
+    def safe(self, step):
+        "A block whose start can still be saved when it does not end."
+        was = self.running.state_dict()
+        return standing(self.out, step, self.running.learner.optimizer, self.interrupt,
+                        lambda: self.save(step, True, was), RewardError)
+
+    def save(self, step, due, state=None):
+        "Write a checkpoint when it is due, and say which one is stable."
+        _name_stable(self.out, step, self.running.monitor, due)
+        if due: _keep(self.out, step, self.running, self.origin, state)
+
+# %% ../../nbs/run/03_train.ipynb #fcc08710
+def _save_due(step: int, config: TrainConfig) -> bool:
+    "At the end, and before an evaluation."
+    return (step == config.max_steps or step % config.save_every == 0
+            or _evaluation_due(step, config))
+
+
+def _settle(run: _Session, step: int, signals: list[Signal]) -> int: # steps done
+    "After a step: save it when that is due, or go back; then stop, where somebody asked for it."
+    asked = any(everywhere(lambda: run.interrupt.asked))
+    if worst(signals) == LEVELS.index('act'):
+        by_one(lambda: _hopeless(run.running, signals) and _give_up(
+            run.out, step, signals, run.running.learner.recoveries))
+        run.running, step = _go_back(run, step, signals)
+    else: by_one(lambda: run.save(step, asked or _save_due(step, run.config)))
+    run.bar.update(step - run.bar.n)
+    if run.log.watch: run.log.watch(run.out, False)
+    if asked: raise KeyboardInterrupt(f'saved at step {step}')
+    return step
+
+# %% ../../nbs/run/03_train.ipynb #b753145b
+def _repeat(run: _Session, step: int) -> None: # steps done
+    "Evaluate, train, evaluate, compare; what is finished is skipped."
+    with run.underway(step):
+        lost = True
+        while lost:
+            while step < run.config.max_steps:
+                with run.safe(step):
+                    if _evaluation_due(step, run.config): run.evaluate(step)
+                    if _check_due(step, run.config): run.check(step)
+                    row, samples = _step(run.running, step + 1)  # sample, reward, advantages, update
+                    signals = run.note(row, samples)             # health, files, the printed line
+                step = _settle(run, step + 1, signals)           # save, or go back
+            # what the last update broke
+            if lost := run.finish(): step = _settle(run, step, lost)

@@ -80,7 +80,7 @@ def of_steps(times, held):
 
 def ours(part, P, G, T, vocabulary='full', micro=64):
     "Steps of the package, the first not measured. The parts that a step is made of, as `train_step` calls them."
-    from rookworld_nb.grpo.experience import StepFacts, collect
+    from rookworld_nb.grpo.experience import collect
     from rookworld_nb.grpo.step import Learner, make_targets, update
     with suppress(ImportError):    # as a run does; an old commit has no such function
         from rookworld_nb.run.memory import keep_memory
@@ -93,8 +93,8 @@ def ours(part, P, G, T, vocabulary='full', micro=64):
         cpu, t0 = time.process_time(), time.perf_counter()
         batch, _ = collect(model, tokenizer, examples, config, step)
         if part != 'nano': batch.rewards = rewards_of(part, examples, None, G)
-        t1, facts = time.perf_counter(), StepFacts(2)
-        update(learner, batch, make_targets(learner, batch, facts), facts)
+        t1 = time.perf_counter()
+        update(learner, batch, make_targets(learner, batch, 2)[0], 2)
         times.append((t1 - t0, time.perf_counter() - t1, time.process_time() - cpu, int(batch.rollouts.completion_mask.sum())))
     return of_steps(times[1:], held)
 
@@ -118,7 +118,7 @@ def check(part, P=2, G=4, T=60):
     "Gradients of both on the same samples: the largest difference, as a share of the largest entry, for each vocabulary."
     import tempfile
     import torch
-    from rookworld_nb.grpo.experience import StepFacts, collect
+    from rookworld_nb.grpo.experience import collect
     from rookworld_nb.grpo.step import Learner, _gradient, make_targets
     model, tokenizer = shaped(part)
     with tempfile.TemporaryDirectory() as place: net = as_transformers(part, model, tokenizer, place).eval()
@@ -126,7 +126,7 @@ def check(part, P=2, G=4, T=60):
         learner = Learner(model, tokenizer, same_work(part, P, G, T, vocabulary))
         batch, _ = collect(model, tokenizer, questions(P), learner.config, 1)
         batch.rewards, r = rewards_of('drawn', batch.examples, None, G), batch.rollouts
-        targets = make_targets(learner, batch, StepFacts(2))
+        targets, _ = make_targets(learner, batch, 2)
         _gradient(learner, r, targets)
         net.zero_grad()
         prompts, mask = (x.repeat_interleave(G, 0) for x in (r.prompt_ids, r.prompt_mask.long()))
