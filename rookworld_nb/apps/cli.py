@@ -31,7 +31,8 @@ from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Noti
                                  TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect,
                                  parse_value)
 from ..task import token_limits
-from ..files import busy, hung_up, while_read
+from ..interrupt import hung_up
+from ..terminal import busy, while_read
 from ..names import ALIASES, aliases_of, fields_of, in_other_words, meaning, names_text
 from ..run.health import HealthError
 

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 from ..config import EvalConfig, UciConfig
-from ..files import while_read
+from ..terminal import while_read
 from ..chess.positions import position_key
 from ..chess.engine import EngineLost, find_engine, kept_limit, kill_engine, start_fault
 from ..measure.measures import wilson

@@ -26,7 +26,8 @@ from ..chess.dataset import Example, load_rows
 from ..chess.engine import require_engine
 from ..chess.unlabelled import position_kinds
 from ..config import CompareConfig, NoEffect, TrainConfig, complaint, groups_of
-from ..files import file_sha256, only_holder, while_read, write_at_once
+from ..files import file_sha256, only_holder, write_at_once
+from ..terminal import while_read
 from ..lm.loader import load_model, pick_device
 from ..measure.evaluate import judge_rows
 from ..measure.measures import metrics_of

@@ -37,7 +37,8 @@ from .tasks import (EnvAnswer, EnvTask, PolicyAnswer, PolicyTask,
 from .positions import check_split, choose_move, position_hash, split_of
 from .own_positions import Flaw, check_possible, looks_like_fen, pgn_rows, read_fen
 from .row_cache import check_key, recall, remember
-from ..files import check_fetched, file_sha256, hub_failure, quiet_hub
+from ..files import check_fetched, file_sha256
+from ..hub import hub_failure, quiet_hub
 
 # %% ../../nbs/chess/06_dataset.ipynb #d50f832f
 @dataclass(frozen=True)

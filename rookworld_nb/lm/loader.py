@@ -23,7 +23,8 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from ..files import check_fetched, first_line, hub_failure, quiet_hub, usual_mode
+from ..files import check_fetched, usual_mode
+from ..hub import first_line, hub_failure, quiet_hub
 from .model import GPT, GPTConfig
 from .tokenizer import Context, load_tokenizer
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 from tqdm.auto import tqdm
-from ..files import moving
+from ..terminal import moving
 from ..task import TASKS, complete
 from ..chess.board import transition
 from ..chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_prompt

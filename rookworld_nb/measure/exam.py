@@ -17,7 +17,8 @@ from pathlib import Path
 import pandas as pd
 import torch
 from ..config import EvalConfig
-from ..files import read_json, while_read
+from ..files import read_json
+from ..terminal import while_read
 from ..page import document, escaped, frame_html
 from ..task import TASKS, token_limits
 from ..chess.tasks import PolicyTask

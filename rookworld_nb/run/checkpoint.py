@@ -29,7 +29,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from .. import __version__
 from ..config import Config, TrainConfig
-from ..files import Interrupt, file_sha256, fsync, hold, only_holder, tell_at_once, usual_mode, write_at_once
+from ..files import file_sha256, fsync, hold, only_holder, usual_mode, write_at_once
+from ..interrupt import Interrupt, tell_at_once
 from ..lm.loader import load_model, save_model
 from ..grpo.ranks import RankLost, rank
 

@@ -25,7 +25,8 @@ from tqdm.auto import tqdm
 from .. import __version__
 from ..config import PretrainConfig
 from ..task import check_letters
-from ..files import Interrupt, file_sha256, read_json, read_rows, write_at_once
+from ..files import file_sha256, read_json, read_rows, write_at_once
+from ..interrupt import Interrupt
 from ..chess.dataset import load_rows
 from ..chess.tasks import EnvTask, PolicyTask
 from ..lm.model import GPT, PRESETS

@@ -23,7 +23,9 @@ import pandas as pd
 from tqdm.auto import tqdm
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..task import TASKS, check_letters, token_limits
-from ..files import Interrupt, busy, moving, read_rows, while_read, write_at_once
+from ..files import read_rows, write_at_once
+from ..interrupt import Interrupt
+from ..terminal import busy, moving, while_read
 from ..chess.dataset import Example, check_labels, load_rows
 from ..chess.tasks import EnvTask, PolicyTask
 from ..lm.device import set_numbers

@@ -21,7 +21,8 @@ import optuna
 import pandas as pd
 from optuna.trial import TrialState
 from ..config import Notice, SweepConfig, TrainConfig, command_line
-from ..files import Interrupt, read_rows, write_at_once
+from ..files import read_rows, write_at_once
+from ..interrupt import Interrupt
 from ..page import bar_html, document, escaped, table_html
 from .space import Space, fill_program, gain_of, shortfall, draw, make_sampler
 from .study import (Sweep, configurations, importance, success_rate, trials_table,
