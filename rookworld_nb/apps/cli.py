@@ -438,9 +438,9 @@ def _said_of(run, verbose):
     "What a run ends with: what changed in a few sentences, then as tables."
     from rookworld_nb.report.report import comparison_table, conclusion, headlines, verdict_lines
     if said := verdict_lines(run, short=not verbose): return said
-    tables = _comparison_lines(comparison_table(run))
-    if not verbose: tables = ['', 'All metrics: in the report, and with --verbose.']*bool(tables)
-    return [*headlines(run), conclusion(run), *tables]
+    said, table = headlines(run), comparison_table(run)
+    if verbose or not said: return [*said, conclusion(run), *_comparison_lines(table)]
+    return [*said, '', 'The report has all metrics, and so has --verbose.']
 
 
 def _finish_run(run, verbose):

@@ -57,7 +57,7 @@ def _change(table, part, line, of):
     if r.n < _FEW: return f'{of}: {r.n} prompts are too few to tell'
     if not r.verdict:
         return (f'{of} stayed near {100*r.before:.1f} % ({100*r.difference:+z.1f} points, '
-                f'95 % interval {100*r.low:+z.1f} to {100*r.high:+z.1f})')
+                f'95 %: {100*r.low:+z.1f} to {100*r.high:+z.1f})')
     return f'{of} {"rose" if r.difference > 0 else "fell"} from {100*r.before:.1f} to {100*r.after:.1f} %'
 
 
