@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 import pandas as pd
 import pytest
+import torch
 from runs import SECONDS, clean
 
 GUIDE = Path(__file__).parent.parent/'nbs/guide.ipynb'
@@ -36,21 +37,21 @@ def risen(rows):
 
 SHOWS = {
     'The reward stays flat': lambda code, rows, said: risen(rows),
-    'Every group has zero variance': lambda code, rows, said: 1 - rows.zero_signal_share.mean(),
-    'The KL rises': lambda code, rows, said: rows.kl_nats_per_token.iloc[-1],
+    'Every group has zero variance': lambda code, rows, said: 1 - rows.zero_signal_share.min(),
+    'The KL rises': lambda code, rows, said: rows.kl_nats_per_token.mean(),
     'Out of memory': lambda code, rows, said: code,
-    'A step is slow': lambda code, rows, said: rows.time_update_s.tail(2).sum(),
+    'A step is slow': lambda code, rows, said: (rows.time_update_s / rows.time_rollout_s).iloc[-1],
     'Answers are illegal': lambda code, rows, said: 1 - rows.format_share_p.mean(),
     'NaN': lambda code, rows, said: code
 }
-# what the first command shows at most or at least, and what the second does
+# what tells the first command from the second
 BOUNDS = {
     'The reward stays flat': lambda bad, good: bad < 0.1 < good,
     'Every group has zero variance': lambda bad, good: bad == 0 < good,
-    'The KL rises': lambda bad, good: bad > 5*good,
+    'The KL rises': lambda bad, good: bad > 4*good,
     'Out of memory': lambda bad, good: (bad, good) == (1, 0),
     'A step is slow': lambda bad, good: bad > 1.5*good,
-    'Answers are illegal': lambda bad, good: bad > 0.5 > 0.2 > good,
+    'Answers are illegal': lambda bad, good: bad > 0.4 > 0.25 > good,
     'NaN': lambda bad, good: (bad, good) == (1, 0)
 }
 
@@ -62,6 +63,7 @@ def test_every_symptom_has_a_pair():
 @pytest.mark.slow
 @pytest.mark.parametrize('title', SHOWS)
 def test_the_second_command_removes_what_the_first_shows(title, tmp_path):
+    if title == 'Out of memory' and torch.version.cuda: pytest.skip('CUDA takes more address space')
     results = [seen(line, tmp_path/name) for line, name in zip(PAIRS[title], ('bad', 'good'))]
     shown = [SHOWS[title](*result) for result in results]
     print(title, shown)

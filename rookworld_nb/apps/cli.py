@@ -305,13 +305,24 @@ _USAGE = (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, Is
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 def _foreign(e):
-    """The fault of the disk, of an engine, or of the choices of a run: where in the code it was
-    found does not help anybody."""
+    """The fault of the disk, of memory, of an engine, or of the choices of a run: where in the code
+    it was found does not help anybody."""
     from rookworld_nb.chess.engine import EngineLost
-    return getattr(e, 'errno', None) in _FULL or isinstance(e, (HealthError, EngineLost))
+    return (getattr(e, 'errno', None) in _FULL or isinstance(e, (HealthError, EngineLost))
+            or _no_memory(e))
+
+
+def _no_memory(e):
+    "Was there too little memory?"
+    if not isinstance(e, (RuntimeError, MemoryError)): return False
+    from rookworld_nb.grpo.step import is_out_of_memory
+    return is_out_of_memory(e)
 
 
 def _sentence(e):
+    if _no_memory(e) and not isinstance(e, MemoryError):    # which has a sentence of ours
+        return ('out of memory: take fewer or shorter completions (prompts_per_step, group_size, '
+                'max_new_tokens) or fewer rows (batch_size) at a time')
     text = (f'{e.filename}: {e.strerror}'
             if isinstance(e, OSError) and e.filename and e.strerror else str(e))
     return ' '.join(text.split()) or type(e).__name__
