@@ -166,6 +166,15 @@ def test_an_opponent_that_keeps_no_limit_of_nodes_gets_a_depth(fake, tmp_path):
     assert code == 0 and 'keeps no limit of nodes: depth 4 is asked for instead of 1,000 nodes' in err, err
 
 
+@pytest.mark.parametrize('command, engine', [('data --positions 2 --workers 1', '--stockfish_path'),
+                                             ('eval --games 2 --max_plies 2', '--opponent')])
+def test_a_command_warns_in_a_sentence(command, engine, fake, tmp_path):
+    "Without the line of the code that warns."
+    code, out, err = call(*command.split(), engine, fake('few nodes'), '--nodes', 1000, cwd=tmp_path)
+    assert code == 0 and len(err.splitlines()) == 1 and 'Warning' not in err, err
+    assert ' keeps no limit of nodes: depth 4 is asked for instead of 1,000 nodes' in err
+
+
 # Stockfish
 
 @needs_stockfish

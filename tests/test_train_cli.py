@@ -44,7 +44,7 @@ def test_interrupted_after_a_step(number, data, tmp_path):
     done = steps(tmp_path/'run')
     assert process.returncode == 130, err
     assert err == f'stops after this step; once more stops at once and saves nothing\nrookworld_train: interrupted: saved at step {done[-1]}; kept in run: go on with rookworld_train --resume run\n'
-    legend, *lines = printed.splitlines()
+    legend, _, *lines = printed.splitlines()
     assert legend.startswith('Reward: ') and len(lines) == len(done) and lines[0].startswith(
         'Step    1 | Loss: ')
     assert (tmp_path/f'run/checkpoints/step-{done[-1]}/state.json').exists()
@@ -89,7 +89,7 @@ def test_nobody_reads_what_is_printed(data, tmp_path):
     assert call_unread('train', *CHOICES, '--data', data, '--output_dir', 'run', '--max_steps', 2,
                        cwd=tmp_path) == (0, '')
     assert (tmp_path/'run/checkpoints/step-2').is_dir() and (tmp_path/'run/report.html').exists()
-    assert [l[:11] for l in (tmp_path/'run/train.log').read_text().splitlines()][1:] == ['Step    1 |', 'Step    2 |']
+    assert [l[:11] for l in (tmp_path/'run/train.log').read_text().splitlines()][2:] == ['Step    1 |', 'Step    2 |']
     assert call_unread('train', '--help', 'all', cwd=tmp_path) == (0, '')
     assert call_unread('train', '--resume', 'nowhere', cwd=tmp_path) == (
         2, 'rookworld_train: nowhere is not a run directory: it has no config.json\n')
@@ -162,3 +162,16 @@ def test_a_terminal_hears_at_once_what_is_being_done(tmp_path):
         for words in (b'Loading PyTorch', b'Loading the model', b'GRPO', b'Writing the report')
     ]
     assert places == sorted(places) and 'Loading' not in said and 'Step    1' in said
+
+
+def test_the_end_is_short_and_with_verbose_it_is_whole(tmp_path):
+    process = start('--output_dir', 'run', '--max_steps', 1, cwd=tmp_path)
+    printed, err = process.communicate()
+    assert process.returncode == 0, err
+    process = start('--resume', 'run', '--max_steps', 1, '--verbose', cwd=tmp_path)
+    whole, err = process.communicate()      # the run is over, so it is only told again
+    assert process.returncode == 0 and not whole.startswith('Reward'), err
+    assert 'What it should repair' in whole and 'What it should repair' not in printed
+    sentences = printed[printed.index('\nA: '):printed.index('Of ')].split('\n\n')[0]
+    assert len(sentences.strip().splitlines()) <= 3 and sentences in whole
+    assert '--verbose' in printed and '\033' not in printed + whole    # nobody asked for colour

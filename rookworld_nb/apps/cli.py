@@ -17,6 +17,7 @@ import difflib
 import errno
 import io
 import itertools
+import re
 import signal
 import sys
 import textwrap
@@ -26,6 +27,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from tqdm.auto import tqdm
 from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Notice,
                                  PretrainConfig, ReportConfig, SweepConfig, CompareConfig,
                                  TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect,
@@ -154,6 +156,7 @@ def _add_common(part, positional, resume, auto, groups, shown):
         add('--resume', metavar='RUN', help='go on with an interrupted run' + auto)
         add('--allow_config_change', action='store_true', always=False,
             help='with --resume: go on even under other choices or on other rows')
+    if auto: add('--verbose', action='store_true', always=False, help='print the whole table at the end')
     add('--config', metavar='FILE', help='read options from a JSON file, such as the config.json of a run')
     add('-h', '--help', action='help',
         help='show this help' + '; words behind it ask for groups, or all'*(len(groups) > 1))
@@ -249,7 +252,8 @@ def read_config(
     environ: dict|None = None,   # environment; None takes the process's own
     positional: str = '',        # see `make_parser`
     resume: bool = False,        # see `make_parser`
-# the checked configuration; how to resume, as keyword arguments of `train`: empty without --resume
+# the checked configuration; what else was said: how to resume, as keyword arguments of `train`, and
+# verbose; empty when nothing was
 ) -> tuple[Config, dict]:
     """Flag over environment over file over default. Raises ValueError or FileNotFoundError, never
     exits (but for --help)."""
@@ -269,6 +273,7 @@ def read_config(
                                  None), given.pop('config',
                                                   None), given.pop('allow_config_change', False)
     if allow and not run: raise ValueError('--allow_config_change is for --resume RUN')
+    how = dict(verbose=True) if given.pop('verbose', False) else {}
     if run == 'auto' and cls is not TrainConfig:
         raise ValueError(
             f'--resume auto is for rookworld_train: name the directory, such as --resume {cls().output_dir}'
@@ -290,8 +295,8 @@ def read_config(
     if run and (other := said.pop('output_dir', None)) and Path(other).resolve() != Path(run).resolve():
         raise ValueError(
             f'--resume goes on in {run}; --output_dir {other} would be another run: leave it out')
-    return _made(cls, file, said,
-                 bool(run)), dict(resume=Path(run), allow_config_change=allow) if run else {}
+    if run: how |= dict(resume=Path(run), allow_config_change=allow)
+    return _made(cls, file, said, bool(run)), how
 
 # %% ../../nbs/apps/05_cli.ipynb #7613af66
 # exit code 2, unless a run had begun
@@ -301,13 +306,24 @@ _USAGE = (ValueError, FileNotFoundError, PermissionError, NotADirectoryError, Is
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 def _foreign(e):
-    """The fault of the disk, of an engine, or of the choices of a run: where in the code it was
-    found does not help anybody."""
+    """The fault of the disk, of memory, of an engine, or of the choices of a run: where in the code
+    it was found does not help anybody."""
     from rookworld_nb.chess.engine import EngineLost
-    return getattr(e, 'errno', None) in _FULL or isinstance(e, (HealthError, EngineLost))
+    return (getattr(e, 'errno', None) in _FULL or isinstance(e, (HealthError, EngineLost))
+            or _no_memory(e))
+
+
+def _no_memory(e):
+    "Was there too little memory?"
+    if not isinstance(e, (RuntimeError, MemoryError)): return False
+    from rookworld_nb.grpo.step import is_out_of_memory
+    return is_out_of_memory(e)
 
 
 def _sentence(e):
+    if _no_memory(e) and not isinstance(e, MemoryError):    # which has a sentence of ours
+        return ('out of memory: take fewer or shorter completions (prompts_per_step, group_size, '
+                'max_new_tokens) or fewer rows (batch_size) at a time')
     text = (f'{e.filename}: {e.strerror}'
             if isinstance(e, OSError) and e.filename and e.strerror else str(e))
     return ' '.join(text.split()) or type(e).__name__
@@ -365,11 +381,23 @@ def _run_command(
     with _interruptible(): return _ended(work, prog)
 
 
+def _plainly(show):
+    "Shows a warning of this package as its sentence, and any other as Python does."
+    def plain(message, category, filename, lineno, file=None, line=None):
+        caller = sys._getframe(1)       # whoever warns, not whom `stacklevel` names
+        while 'warnings' in caller.f_globals['__name__']: caller = caller.f_back
+        if caller.f_globals['__name__'].startswith('rookworld_nb.'):
+            tqdm.write(str(message), file=sys.stderr)
+        else: show(message, category, filename, lineno, file, line)
+    return plain
+
+
 def _ended(work, prog):
     "The exit code, once it is said what went wrong."
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore', Notice)     # `read_config` has said it
+            warnings.showwarning = _plainly(warnings.showwarning)
             try:
                 with _processes(prog) as all_or_none: work(all_or_none)
             finally:
@@ -409,17 +437,35 @@ def _comparison_lines(
     return lines
 
 # %% ../../nbs/apps/05_cli.ipynb #f44df65a
-def _finish_run(run):
-    from rookworld_nb.run.checkpoint import list_checkpoints
-    from rookworld_nb.report.report import comparison_table, conclusion, headlines, load_run, verdict_lines, write_report
+def _coloured(lines: list[str]) -> list[str]:
+    "On a terminal: the sentences, which stand first, bold, better green and worse red."
+    if (not sys.stdout.isatty() or os.environ.get('NO_COLOR') or os.environ.get('TERM') == 'dumb'): return lines
+    first = lines.index('') if '' in lines else len(lines)
+    paint = lambda m: f'\033[{dict(better=32, worse=31)[m[0]]}m{m[0]}\033[39m'
+    painted = [re.sub(r'\b(better|worse)\b', paint, line) for line in lines]
+    return [f'\033[1m{line}\033[22m' for line in painted[:first]] + painted[first:]
+
+
+def _said_of(run, verbose):
+    "What a run ends with: what changed in a few sentences, then as tables."
+    from rookworld_nb.report.report import comparison_table, conclusion, headlines, verdict_lines
+    if said := verdict_lines(run, short=not verbose): return said
+    said, table = headlines(run), comparison_table(run)
+    if verbose or not said: return [*said, conclusion(run), *_comparison_lines(table)]
+    return [*said, '', 'The report has all metrics, and so has --verbose.']
+
+
+def _finish_run(run, verbose):
     try:
-        with busy('Writing the report'): report, found = write_report(run), load_run(run)
+        with busy('Writing the report'):
+            from rookworld_nb.run.checkpoint import list_checkpoints
+            from rookworld_nb.report.report import load_run, write_report
+            report, found = write_report(run), load_run(run)
+            said = _said_of(found, verbose)
     except Exception as e:
         e.add_note(f'the run itself is complete in {run}')
         raise
-    rest = ([] if verdict_lines(found) else
-            [conclusion(found), *_comparison_lines(comparison_table(found))])
-    with while_read(): print('\n'.join(['', *headlines(found), *rest, '',
+    with while_read(): print('\n'.join(['', *_coloured(said), '',
         f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
 
 
@@ -442,8 +488,9 @@ def train_command(
                                                    args, 'rookworld_train', resume=True))
         with contextlib.nullcontext() if _rank() else busy('Loading PyTorch'):
             from rookworld_nb.run.train import train
+        verbose = how.pop('verbose', False)
         with _explained(): run = train(config, **how)
-        if _rank() == 0: _finish_run(run)
+        if _rank() == 0: _finish_run(run, verbose)
     return _run_command(work, 'rookworld_train')
 
 

@@ -47,35 +47,17 @@ def verdict_table(
     if not any(row['part'] == 'repaired' for row in rows): return pd.DataFrame()
     return pd.DataFrame(rows).set_index(['part', 'line'])
 
-
-def verdict_lines(
-    run: Run, # any
-) -> list[str]: # for the terminal; empty where the table is
-    "The table as text, after a few sentences."
-    table = verdict_table(run)
-    if not len(table): return []
-    lines = [
-        *_sentences(table), '',
-        f'{"greedy answers, held out":40} before   after   change   95 % interval       n'
-    ]
-    for part, rows in table.groupby(level=0, sort=False):
-        lines.append({
-            'repaired': 'What it should repair', 'guardrails': 'Guardrails: what it should not harm'
-        }[part])
-        for (_, line), r in rows.iterrows():
-            lines.append(
-                f'  {line:38} {r.before:6.3f}  {r.after:6.3f}  {r.difference:+z7.3f}  '
-                f'[{r.low:+z.3f}, {r.high:+z.3f}]  {r.n:5}  {r.verdict}'
-                .rstrip())
-    return lines
-
 # %% ../../nbs/report/06_verdict.ipynb #3dadfedf
+_FEW = 20       # prompts; of fewer nothing is said
+
 def _change(table, part, line, of):
     "'rose from 62.7 to 92.0 %', by the interval."
     if (part, line) not in table.index: return ''
     r = table.loc[part, line]
+    if r.n < _FEW: return f'{of}: {r.n} prompts are too few to tell'
     if not r.verdict:
-        return f'{of} stayed near {100*r.before:.1f} % (change {100*r.difference:+z.1f} [{100*r.low:+z.1f}, {100*r.high:+z.1f}] points)'
+        return (f'{of} stayed near {100*r.before:.1f} % ({100*r.difference:+z.1f} points, '
+                f'95 %: {100*r.low:+z.1f} to {100*r.high:+z.1f})')
     return f'{of} {"rose" if r.difference > 0 else "fell"} from {100*r.before:.1f} to {100*r.after:.1f} %'
 
 
@@ -86,6 +68,47 @@ def _sentences(table):
     return [
         said + '.' for of, part, aim in asked
         if (said := _change(table, part, aim.line, f'{of}: {aim.said}'))
+    ]
+
+# %% ../../nbs/report/06_verdict.ipynb #d767c919
+_SHORT = 3      # gains, and losses
+_HEAD = f'{"greedy answers, held out":40} before   after   change   95 % interval       n'
+
+def _rows(table):
+    "Lines of the table as text."
+    return [
+        f'  {line:38} {r.before:6.3f}  {r.after:6.3f}  {r.difference:+z7.3f}  '
+        f'[{r.low:+z.3f}, {r.high:+z.3f}]  {r.n:5}  {r.verdict}'
+        .rstrip() for (_, line), r in table.iterrows()
+    ]
+
+
+def _largest(table):
+    "The largest gains and losses as text, and how many there are."
+    found = {word: table[table.verdict == word] for word in ('better', 'worse')}
+    rows = [line for part in found.values()
+            for line in _rows(part.loc[part.difference.abs().nlargest(_SHORT).index])]
+    return [
+        *([_HEAD, *rows] if rows else []),
+        f'Of {len(table)} measures {len(found["better"])} got better and {len(found["worse"])} '
+        f'worse. The report has them all, and so has --verbose.'
+    ]
+
+
+def verdict_lines(
+    run: Run,           # any
+    short: bool = False, # only the largest changes; otherwise the whole table
+) -> list[str]:         # for the terminal; empty where the table is
+    "A few sentences, then the table as text."
+    table = verdict_table(run)
+    if not len(table): return []
+    said, parts = [*_sentences(table), ''], dict(
+        repaired='What it should repair', guardrails='Guardrails: what it should not harm')
+    if short: return said + _largest(table)
+    return [
+        *said, _HEAD,
+        *(line for part, rows in table.groupby(level=0, sort=False)
+          for line in (parts[part], *_rows(rows)))
     ]
 
 # %% ../../nbs/report/06_verdict.ipynb #1b87b4cf

@@ -189,7 +189,8 @@ def _format(monitor, row):
         limit = warn if len(window) == monitor.window else warn/2      # a few answers say little
         signal = _below(f'format {task}', mean(window),
                         f'mean share of answers to {task} that can be read', limit)
-        now, enough = ((share, True) if _is_last(monitor, row) else
+        asked = row.get(f'prompts_{task.lower()}', 2)      # one prompt says little
+        now, enough = ((share, asked > 1) if _is_last(monitor, row) else
                        (mean(recent), len(recent) == _IN_A_ROW))
         if _was_readable(monitor, task) and now < warn/2:
             level = 'act' if now < warn*_READ_AGAIN and enough else 'warn'

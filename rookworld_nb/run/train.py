@@ -331,33 +331,26 @@ def _step_line(row: dict) -> str:
 
 
 def _legend(config: TrainConfig) -> str:
-    "A legend for the lines of the steps, printed once."
+    "Two lines that explain those of the steps, printed once."
     silent = (config.inner_steps*config.minibatches == 1
               and config.baseline not in OUTSIDE_BASELINES and not config.entropy_coef)
     unlabelled, by_rules = bool(position_kinds(config.data)), config.reward_source == 'rules'
-    right = [TASKS[letter].paid or f'an exact {letter} answer' for letter in [*config.shares][::-1]]
+    right = [(TASKS[letter].paid or f'an exact {letter} answer').partition(':')[0]
+             for letter in [*config.shares][::-1]]
     paid = (f', as {config.reward_function} gives it' if config.reward_function else
             f'. The rules pay 1 for {", and 1 for ".join(right)}' * by_rules)
-    said = [
-        f'Reward: mean over sampled completions{paid}.',
-        f'{_signs(config.shares)}: prompts of each task, {" and ".join(config.shares)}.'
-    ]
-    if config.kl_coef: said.append('KL: nats per token, over the groups that the step learns from.')
+    said = [f'{_signs(config.shares)}: prompts of {" and ".join(config.shares)}.']
+    if config.kl_coef: said.append('KL: nats per token.')
     if silent:
-        said.append(
-            f'The loss {"is little more than the scaled KL" if config.kl_coef and config.kl_in == "loss" else "stays near 0"}: watch reward, KL and grad.'
-        )
+        in_loss = config.kl_coef and config.kl_in == 'loss'
+        said.append(f'Loss: {"mostly the scaled KL" if in_loss else "stays near 0"}.')
     if unlabelled and config.shares.keys() & {PolicyTask.letter, EnvTask.letter}:
-        said.append(
-            'Prompts are of the kinds that teach, so they get harder: what is learned shows in '
-            'the checks, which ask the same held-out prompts greedily.'
-        )
+        said.append('Prompts get harder, the checks do not.')
+    if config.reward_function or by_rules and not unlabelled:
+        said.append('Checks grade by labels.')
     if not unlabelled and config.rare_share and config.shares.get(EnvTask.letter):
-        said.append(
-            f'{100*config.rare_share:g} % of the A prompts are made by the rules: mates and '
-            f'illegal moves (rare_share).'
-        )
-    return ' '.join(said)
+        said.append(f'{100*config.rare_share:g} % of A: mates, illegal moves.')
+    return f'Reward: mean over sampled completions{paid}.\n' + ' '.join(said)
 
 
 def _evaluation_due(step: int, config: TrainConfig) -> bool:
@@ -437,12 +430,13 @@ def _check_line(step: int, before: pd.DataFrame, judged: pd.DataFrame, seconds: 
         ])
     found = compare(_unsliced(before), judged).query('task != "all"')
     said = {
-        metric: ', '.join(
+        name: ', '.join(
             f'{r.task} {r.after:.3f} ({r.difference:+z.3f} [{r.low:+z.3f}, {r.high:+z.3f}])'
             for r in rows.itertuples())
-        for metric in ('reward', 'coherence') if len(rows := found[found.metric == metric])
+        for metric, name in dict(reward='reward', coherence='self-consistent').items()
+        if len(rows := found[found.metric == metric])
     }
-    words = '; '.join(f'{metric}: {text}' for metric, text in said.items())
+    words = '; '.join(f'{name}: {text}' for name, text in said.items())
     return f'Check {step:3} | Greedy {words} on {len(judged)} held-out prompts | Time: {seconds:.2f}s'
 
 # %% ../../nbs/run/03_train.ipynb #586cb6fb
