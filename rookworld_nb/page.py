@@ -121,7 +121,7 @@ th,td{padding:.42em .7em}td{border-bottom:1px solid color-mix(in srgb,var(--line
 .numbers{font-variant-numeric:tabular-nums}
 .numbers td:not(:first-child),.numbers th:not(:first-child){text-align:right;white-space:nowrap}
 .numbers td:first-child,.numbers th:first-child{min-width:10.5em}.numbers td span{display:inline-block}
-.numbers td small,.numbers td .mark{display:block}
+.many td :is(small,.mark){display:block}.many :is(td,th){padding:.42em .4em}
 .left3 td:nth-child(-n+3),.left3 th:nth-child(-n+3){text-align:left!important}
 tr.group td{font-weight:700;padding-top:1.1em;color:var(--soft);font-size:.82rem}
 .better{color:var(--good)}.worse{color:var(--bad)}.numbers span.better{background:var(--goodbg)}
@@ -137,7 +137,7 @@ tr.group td{font-weight:700;padding-top:1.1em;color:var(--soft);font-size:.82rem
 .pairs{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,490px),1fr));gap:16px;margin:1em 0}
 .pair{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:14px 16px;min-width:0}
 .pair>div{display:grid;grid-template-columns:1fr 1fr;gap:14px}.pair>div>div{min-width:0}.pair h3{font-size:.95rem}
-.pair svg{display:block;width:100%;height:auto;max-width:340px}.pair h4{margin:0 0 .3em}.pair .chip{font-weight:400}
+.pair svg{display:block;width:100%;height:auto;max-width:340px}.pair h4{margin:.7em 0 .3em}.pair .chip{font-weight:400}
 .said{flex:1;min-width:0}
 .label{margin:.7em 0 .15em;font-size:.74rem;letter-spacing:.05em;text-transform:uppercase;color:var(--soft)}
 pre{margin:0;background:var(--code);border-radius:8px;padding:.65em .85em;white-space:pre-wrap;overflow-wrap:anywhere}
@@ -150,7 +150,7 @@ pre{margin:0;background:var(--code);border-radius:8px;padding:.65em .85em;white-
 .wall article{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:14px 16px;min-width:0}
 .wall code{overflow-wrap:anywhere}
 @media(max-width:640px){.card{flex-direction:column;padding:14px}.boards{flex:auto}.pair>div{grid-template-columns:1fr}
-.boards svg{width:100%;max-width:340px;height:auto}figure{padding:12px 10px 8px;overflow-x:auto}figure>svg{min-width:720px}.facts{gap:8px 22px}
+.numbers td :is(small,.mark){display:block}.boards svg{width:100%;max-width:340px;height:auto}figure{padding:12px 10px 8px;overflow-x:auto}figure>svg{min-width:720px}.facts{gap:8px 22px}
 main{padding:20px 14px 60px}h2{margin-top:1.8em}}
 @media print{figure,.card{break-inside:avoid}}
 '''

@@ -18,7 +18,7 @@ from ..measure.measures import arrow, every_metric
 from .cards import (completion_card, facts_html, glossary_html, head_html,
                                        pair_card, pick_completions)
 from .curves import (BLUE, DECODING, FEW, ORANGE, PANELS, axes_title,
-                                        empty_panels, figure_html, plot_evals, plot_losses, plot_memory,
+                                        empty_panels, figure_html, legend_below, plot_evals, plot_losses, plot_memory,
                                         plot_panels, plot_rewards, plot_time)
 from .run_files import Run, as_frame, load_answers, load_run, step_columns
 from .verdict import plot_mixture, plot_probes, verdict, verdict_lines, verdict_table
@@ -135,11 +135,13 @@ def _plot_signal(
     before = (as_frame(read_rows(file, notes),
                        step_columns() + ['recovery']) if file.exists() else None)
     for ax, name in zip(axes, names):
-        for _, attempt in before.groupby('recovery') if before is not None else ():
-            ax.plot(attempt.step, attempt[name], color=ORANGE, linewidth=0.9)
+        for i, (_, attempt) in enumerate(before.groupby('recovery') if before is not None else ()):
+            ax.plot(attempt.step, attempt[name], color=ORANGE, linewidth=0.9,
+                    label=None if i else 'discarded attempts')
         ax.plot(run.metrics.step, run.metrics[name], color=BLUE, linewidth=2,
-                marker='o' if len(run.metrics) < 3 else None)
+                marker='o' if len(run.metrics) < 3 else None, label='the last attempt')
         axes_title(ax, name, every_metric()[name].unit)
+        legend_below(ax)
     return fig
 
 # %% ../../nbs/report/04_report.ipynb #f0ba357f
@@ -159,7 +161,7 @@ def _why(run, told):
     ] for s in signals]
     bad = [s.get('name') for s in signals if s.get('level') == 'act']
     figures = ''.join(figure_html(_plot_signal(run, s), f'signal{i}',
-                                  f'{escaped(s)}: the last attempt, and in orange the discarded attempts.')
+                                  f'{escaped(s)}: the signal that stopped the run.')
                       for i, s in enumerate(bad))
     sentence = escaped(told.get('sentence', 'post_mortem.json cannot be read'))
     return f'<p class="lead">{sentence}</p>{table_html(["signal", "level", "value", ""], rows, "words")}{figures}'
@@ -225,8 +227,9 @@ def _first_picture(run):
     known = run.evals[~(run.evals.n < FEW)]
     checks = known[(known.decoding == 'check') & (known.slice != 'all')]
     if len(checks) and len(verdict_table(run)):
-        n = sorted({f'{n:.0f}' for n in (checks.n.min(), checks.n.max())}, key=float)
-        return plot_probes([replace(run, evals=known)]), f', {" to ".join(n)} prompts a point'
+        guards = known[(known.decoding == 'check') & (known.slice == 'all')].n.max()
+        return (plot_probes([replace(run, evals=known)]), f', {checks.n.max():.0f} a point' +
+                (f' (guardrails {guards:.0f})' if guards > 0 else ''))
     return plot_evals(run, *TASKS, only=('reward', )), ' and samples, with 95 % intervals'
 
 
@@ -292,7 +295,7 @@ def _comparison_html(table):
             number(r[decodings[0]].trivial),
             number(max(r[d].n for d in decodings), whole=True)
         ])
-    return table_html(head, rows, 'numbers')
+    return table_html(head, rows, 'numbers many')
 
 
 def _slices_html(run):

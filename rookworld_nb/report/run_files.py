@@ -105,7 +105,8 @@ def load_answers(
 ) -> pd.DataFrame:
     "Greedy answers to the same prompts before and after a run, of the probes where it has some."
     keys = ['task', 'source', 'prompt', 'index', 'sample']
-    for decoding in ('probes', 'greedy'):
+    # without a comparison the run goes on, and what it answered before is not its end
+    for decoding in ('probes', 'greedy') if len(run.comparison) else ():
         try:
             was, now = (pd.read_parquet(run.directory/f'{when}-{decoding}.parquet').reindex(
                 columns=[*keys, 'completion', 'reward', 'coherence']) for when in ('before', 'after'))

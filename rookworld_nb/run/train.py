@@ -239,6 +239,12 @@ def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
     return judged
 
 
+def _keep_answers(out: Path, after: dict[str, pd.DataFrame]) -> None:
+    "Keep what the report lays beside the answers before the run: those to the probes, else to rows."
+    decoding = 'probes' if 'probes' in after else 'greedy'
+    if decoding in after: write_at_once(out/f'after-{decoding}.parquet', after[decoding].to_parquet)
+
+
 def _starting_model(config: TrainConfig):
     "The weights before the first step, which compute as the run does."
     model, _ = load_model(config.model, pick_device(config.device))
@@ -808,6 +814,7 @@ def _repeat(running, begin, held_out, log, done, origin):
         "The last evaluation and the comparison; signals when the model can be used no more."
         after = measure(config.max_steps)
         if lost := _lost_format(before, after, config): return lost
+        _keep_answers(out, after)
         write_at_once(out/'comparison.json', _compare_runs(before, after, held_out))
 
     with (Interrupt(repeated=world() > 1) as interrupt, _kept(out), _shown(log),
