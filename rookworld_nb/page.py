@@ -72,9 +72,9 @@ def own_ids(
 # %% ../nbs/02_page.ipynb #f2fb260d
 _STYLE = '''
 :root{color-scheme:light dark;--paper:#fbfbf9;--card:#fff;--ink:#222a35;--soft:#667080;--line:#dfe3e8;--good:#17795a;
-  --goodbg:#e3f4ec;--bad:#b3382c;--badbg:#fbe7e4;--accent:#3f7fc1;--code:#f1f3f6}
+  --goodbg:#e3f4ec;--bad:#b3382c;--badbg:#fbe7e4;--accent:#3f7fc1;--code:#f1f3f6;--shade:#0003}
 @media(prefers-color-scheme:dark){:root{--paper:#14181d;--card:#1b2027;--ink:#dfe5ec;--soft:#97a3b2;--line:#323a45;
-  --good:#6fd3ab;--goodbg:#173328;--bad:#f0897d;--badbg:#3a1f1d;--accent:#7ab2e8;--code:#242b34}}
+  --good:#6fd3ab;--goodbg:#173328;--bad:#f0897d;--badbg:#3a1f1d;--accent:#7ab2e8;--code:#242b34;--shade:#fff4}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);
   font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;
@@ -97,7 +97,9 @@ code,pre{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mon
 .notes{background:var(--badbg);border-radius:10px;padding:.8em 1em .8em 2.1em;font-size:.92rem}details{margin:1em 0}
 summary{cursor:pointer;color:var(--accent);font-size:.95rem}
 figure{margin:0 0 18px;background:var(--card);border:1px solid var(--line);border-radius:12px;padding:16px 18px 10px}
-figure svg{display:block;width:100%;height:auto}figure svg text{font-family:inherit!important}
+.panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,290px),1fr));gap:10px 14px}
+.panels :is(svg,img){display:block;width:100%;max-width:560px;height:auto}
+figure>svg{display:block;width:100%;height:auto}figure svg text{font-family:inherit!important}
 figcaption{color:var(--soft);font-size:.86rem;padding:6px 4px 2px}figcaption:empty{display:none}
 '''
 
@@ -109,11 +111,17 @@ _CSS = _STYLE + '''
 .tile p{margin:0;color:var(--soft);display:flex;justify-content:space-between}
 .tile strong{display:block;font-size:1.25rem;margin:.15em 0;letter-spacing:-.01em}
 .tile.better{border-left-color:var(--good)}.tile.worse{border-left-color:var(--bad)}.tile .mark{display:none}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem;width:100%}
+.scroll{overflow-x:auto;background:linear-gradient(90deg,var(--paper) 40%,transparent) 0 0/48px 100% no-repeat local,
+  linear-gradient(270deg,var(--paper) 40%,transparent) 100% 0/48px 100% no-repeat local,
+  linear-gradient(90deg,var(--shade),transparent) 0 0/14px 100% no-repeat,
+  linear-gradient(270deg,var(--shade),transparent) 100% 0/14px 100% no-repeat}
+table{border-collapse:collapse;font-size:.88rem;width:100%}
 th{color:var(--soft);font-weight:600;text-align:left;vertical-align:bottom;border-bottom:1px solid var(--line)}
 th,td{padding:.42em .7em}td{border-bottom:1px solid color-mix(in srgb,var(--line) 55%,transparent);vertical-align:top}
 .numbers{font-variant-numeric:tabular-nums}
 .numbers td:not(:first-child),.numbers th:not(:first-child){text-align:right;white-space:nowrap}
+.numbers td:first-child,.numbers th:first-child{min-width:10.5em}.numbers td span{display:inline-block}
+.many td :is(small,.mark){display:block}.many :is(td,th){padding:.42em .4em}
 .left3 td:nth-child(-n+3),.left3 th:nth-child(-n+3){text-align:left!important}
 tr.group td{font-weight:700;padding-top:1.1em;color:var(--soft);font-size:.82rem}
 .better{color:var(--good)}.worse{color:var(--bad)}.numbers span.better{background:var(--goodbg)}
@@ -126,10 +134,14 @@ tr.group td{font-weight:700;padding-top:1.1em;color:var(--soft);font-size:.82rem
   margin:0 0 16px}
 .boards{display:flex;flex-direction:column;gap:12px;flex:0 0 230px}.boards svg{display:block;width:230px;height:230px}
 .boards p{color:var(--soft);font-size:.8rem;margin:0;text-align:center}
+.pairs{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,490px),1fr));gap:16px;margin:1em 0}
+.pair{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:14px 16px;min-width:0}
+.pair>div{display:grid;grid-template-columns:1fr 1fr;gap:14px}.pair>div>div{min-width:0}.pair h3{font-size:.95rem}
+.pair svg{display:block;width:100%;height:auto;max-width:340px}.pair h4{margin:.7em 0 .3em}.pair .chip{font-weight:400}
 .said{flex:1;min-width:0}
 .label{margin:.7em 0 .15em;font-size:.74rem;letter-spacing:.05em;text-transform:uppercase;color:var(--soft)}
 pre{margin:0;background:var(--code);border-radius:8px;padding:.65em .85em;white-space:pre-wrap;overflow-wrap:anywhere}
-.parts{width:auto;min-width:60%;margin-top:.9em}.parts td,.parts th{padding:.24em .9em .24em 0}
+.parts{width:auto;min-width:60%;margin-top:.9em}.parts td:first-child{white-space:nowrap}.parts td,.parts th{padding:.24em .9em .24em 0}
 .parts td:nth-child(2){text-align:right;font-variant-numeric:tabular-nums}
 .bar{display:block;width:120px;height:8px;border-radius:4px;background:var(--code);margin-top:.5em;overflow:hidden}
 .bar i{display:block;height:100%;background:var(--accent)}
@@ -137,8 +149,9 @@ pre{margin:0;background:var(--code);border-radius:8px;padding:.65em .85em;white-
 .wall{display:grid;grid-template-columns:repeat(auto-fill,minmax(340px,1fr));gap:1em}
 .wall article{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:14px 16px;min-width:0}
 .wall code{overflow-wrap:anywhere}
-@media(max-width:640px){.card{flex-direction:column}.boards{flex-direction:row;flex-wrap:wrap}
-main{padding:24px 14px 60px}}
+@media(max-width:640px){.card{flex-direction:column;padding:14px}.boards{flex:auto}.pair>div{grid-template-columns:1fr}
+.numbers td :is(small,.mark){display:block}.boards svg{width:100%;max-width:340px;height:auto}figure{padding:12px 10px 8px;overflow-x:auto}figure>svg{min-width:720px}.facts{gap:8px 22px}
+main{padding:20px 14px 60px}h2{margin-top:1.8em}}
 @media print{figure,.card{break-inside:avoid}}
 '''
 

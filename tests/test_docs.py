@@ -142,6 +142,30 @@ def test_columns_of_numbers_are_aligned_and_others_are_not():
         '<table><tr><td>1</td></tr></table>') == '<table><tr><td>1</td></tr></table>'
 
 
+def test_the_name_of_an_index_stands_in_the_row_of_heads():
+    head = lambda *rows: '<thead>' + ''.join(
+        '<tr>' + ''.join(f'<th>{c}</th>' for c in row) + '</tr>' for row in rows) + '</thead>'
+    assert docs.one_head(head(['', '', 'nano'], ['task', 'n', ''])) == head(['task', 'n', 'nano'])
+    for kept in (head(['', 'nano']), head(['', 'a', 'b'], ['', 'c', 'd']), head(['x', 'a'], ['y', ''])):
+        assert docs.one_head(kept) == kept
+    table = '<table border="1" class="dataframe"><tbody><tr><th>0</th><td>a</td></tr></tbody></table>'
+    assert '<th class="count">0</th>' in docs.numbers_right(table)
+
+
+def test_what_is_wider_than_its_box_scrolls_in_it():
+    "Tables, code and figures: each has a box that scrolls, a shadow that says so, and on a phone words that can be read."
+    style = (ROOT/'nbs/styles.css').read_text(encoding='utf-8')
+    rules = re.findall(r'([^{}]+)\{([^{}]*)\}', re.sub(r'/\*.*?\*/', '', style, flags=re.S))
+    def said(box, words): return any(box in re.split(r',\s*', where.strip()) and words in rule for where, rule in rules)
+    for box in ('.sd-table', '.cell-output-display', 'main.content pre.sourceCode', '.cell-output > pre'):
+        assert said(box, 'overflow-x: auto') and said(box, 'background-attachment: local'), box
+    phone = style.partition('@media (max-width: 600px)')[2]
+    # smalldocs says 100 % of `main.content img`, so less than `main.content` would have no effect
+    assert re.search(r'main\.content \.cell-output-display > img,[^{]*\{ max-width: 860px', phone)
+    small = [float(size) for size in re.findall(r'font-size: (\.\d+)rem', style)]
+    assert min(small)*16.5 >= 11                    # pixels
+
+
 def test_pictures_in_letters_leave_the_markdown_and_code_stays():
     picture = lambda m: m['code'] or m['alt'] or '-'
     text = '```python\nf\'<img alt="{x}" src="data:{y}">\'\n```\n<p><img class="b" alt="8/8 w" src="data:image/png;base64,AAAA" width="3"><svg>\n</svg></p> <img src="data:x"> <img src="a.png">'

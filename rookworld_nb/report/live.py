@@ -7,7 +7,6 @@ __all__ = ['live_html', 'Live']
 
 # %% ../../nbs/report/05_live.ipynb #3912b9e0
 import base64
-import io
 import re
 import time
 import warnings
@@ -15,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from matplotlib.figure import Figure
 from ..page import embedded, escaped, number
-from .cards import completion_card, head_html
+from .cards import completion_card, facts_html, head_html
 from ..task import TASKS
-from .curves import PANELS, plot_evals, plot_panels, plot_rewards, plot_time
+from .curves import PANELS, panels, plot_evals, plot_panels, plot_rewards, plot_time
 from .run_files import Run, load_run
 
 # %% ../../nbs/report/05_live.ipynb #6eae1b40
@@ -27,10 +26,10 @@ def _img(data: bytes, kind: str) -> str:
 
 
 def _figure(fig: Figure|None, words: str = '') -> str:
-    "A figure of `report.curves` as a picture, with words below it."
+    "A figure of `report.curves`, each panel a picture, with words below."
     if fig is None: return ''
-    fig.savefig(out := io.BytesIO(), format='png', dpi=80, facecolor='white')
-    return f'<figure>{_img(out.getvalue(), "png")}<figcaption>{words}</figcaption></figure>'
+    drawn = ''.join(_img(out.getvalue(), 'png') for out in panels(fig, dpi=110, facecolor='white'))
+    return f'<figure><div class="panels">{drawn}</div><figcaption>{words}</figcaption></figure>'
 
 
 def _boards_as_pictures(html: str) -> str:
@@ -82,7 +81,8 @@ def live_html(
         for i, (_, row) in enumerate(run.completions.groupby('task').tail(1).iterrows()))
     said = f'<pre>{escaped(chr(10).join(lines))}</pre>' if lines else ''
     return embedded(_boards_as_pictures(f'{head_html(run)}<p class="lead">{_pace(run)}</p>{said}'
-                                        f'{_figures(run, {} if drawn is None else drawn)}{cards}'))
+                                        f'{_figures(run, {} if drawn is None else drawn)}{cards}'
+                                        f'{facts_html(run)}'))
 
 # %% ../../nbs/report/05_live.ipynb #36457a56
 class Live:

@@ -7,6 +7,7 @@ __all__ = ['comparison_table', 'holm', 'conclusion', 'headlines', 'write_post_mo
 
 # %% ../../nbs/report/04_report.ipynb #18805188
 import math
+from dataclasses import replace
 from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
@@ -14,11 +15,12 @@ from ..files import read_json, read_rows, write_at_once
 from ..page import document, escaped, number, table_html
 from ..task import TASKS
 from ..measure.measures import arrow, every_metric
-from .cards import completion_card, glossary_html, head_html, pick_completions
-from .curves import (BLUE, DECODING, ORANGE, PANELS, axes_title, empty_panels,
-                                        figure_html, plot_evals, plot_losses, plot_memory,
+from .cards import (completion_card, facts_html, glossary_html, head_html,
+                                       pair_card, pick_completions)
+from .curves import (BLUE, DECODING, FEW, ORANGE, PANELS, axes_title,
+                                        empty_panels, figure_html, legend_below, plot_evals, plot_losses, plot_memory,
                                         plot_panels, plot_rewards, plot_time)
-from .run_files import Run, as_frame, load_run, step_columns
+from .run_files import Run, as_frame, load_answers, load_run, step_columns
 from .verdict import plot_mixture, plot_probes, verdict, verdict_lines, verdict_table
 
 # %% ../../nbs/report/04_report.ipynb #e40124bc
@@ -133,11 +135,13 @@ def _plot_signal(
     before = (as_frame(read_rows(file, notes),
                        step_columns() + ['recovery']) if file.exists() else None)
     for ax, name in zip(axes, names):
-        for _, attempt in before.groupby('recovery') if before is not None else ():
-            ax.plot(attempt.step, attempt[name], color=ORANGE, linewidth=0.9)
+        for i, (_, attempt) in enumerate(before.groupby('recovery') if before is not None else ()):
+            ax.plot(attempt.step, attempt[name], color=ORANGE, linewidth=0.9,
+                    label=None if i else 'discarded attempts')
         ax.plot(run.metrics.step, run.metrics[name], color=BLUE, linewidth=2,
-                marker='o' if len(run.metrics) < 3 else None)
+                marker='o' if len(run.metrics) < 3 else None, label='the last attempt')
         axes_title(ax, name, every_metric()[name].unit)
+        legend_below(ax)
     return fig
 
 # %% ../../nbs/report/04_report.ipynb #f0ba357f
@@ -157,7 +161,7 @@ def _why(run, told):
     ] for s in signals]
     bad = [s.get('name') for s in signals if s.get('level') == 'act']
     figures = ''.join(figure_html(_plot_signal(run, s), f'signal{i}',
-                                  f'{escaped(s)}: the last attempt, and in orange the discarded attempts.')
+                                  f'{escaped(s)}: the signal that stopped the run.')
                       for i, s in enumerate(bad))
     sentence = escaped(told.get('sentence', 'post_mortem.json cannot be read'))
     return f'<p class="lead">{sentence}</p>{table_html(["signal", "level", "value", ""], rows, "words")}{figures}'
@@ -187,7 +191,7 @@ def _post_mortem_html(
         f'{run.name} · post-mortem',
         f'{head_html(run)}<section><h2>Why it stopped</h2>{_why(run, told)}</section>\n'
         f'<section><h2>The last steps</h2>{_last_rows(run)}</section><section><h2>What the model wrote last</h2>'
-        f'{cards or "<p>No completion was written.</p>"}</section>{glossary_html(run)}')
+        f'{cards or "<p>No completion was written.</p>"}</section>{facts_html(run)}{glossary_html(run)}')
 
 
 def write_post_mortem(
@@ -197,6 +201,57 @@ def write_post_mortem(
     page = Path(run_dir)/'post_mortem.html'
     write_at_once(page, _post_mortem_html(run_dir))
     return page
+
+# %% ../../nbs/report/04_report.ipynb #5befb781
+def _moved(r):
+    "'rose from 0.38 to 0.45', by the interval."
+    if r.verdict: return f'{"rose" if r.difference > 0 else "fell"} from {r.before:.3f} to {r.after:.3f}'
+    return f'stayed near {r.before:.3f} ({number(r.difference, True)} [{number(r.low, True)}, {number(r.high, True)}])'
+
+
+def _sentences(run):
+    "What was learned, what was lost, and how long it took."
+    said = [line for line in verdict_lines(run)[:3] if line.endswith('.')]
+    if not said and len(table := comparison_table(run)) and 'greedy' in table:
+        said = [f'{task}: the reward of greedy answers {_moved(r)}.'
+                for (task, metric), r in table['greedy'].iterrows()
+                if task in TASKS and metric == 'reward' and r.n > 0]
+        said.append(headlines(run)[-1].rstrip('.') + '.')
+    minutes = run.metrics.time_s.sum()/60
+    took = f'{run.steps} steps took {minutes:.1f} minutes.' if minutes > 0.05 else ''
+    return [*said, took] if said else [conclusion(run), took]
+
+
+def _first_picture(run):
+    "The probes over the run where it asked them, else the reward; what is drawn, and its caption."
+    known = run.evals[~(run.evals.n < FEW)]
+    checks = known[(known.decoding == 'check') & (known.slice != 'all')]
+    if len(checks) and len(verdict_table(run)):
+        guards = known[(known.decoding == 'check') & (known.slice == 'all')].n.max()
+        return (plot_probes([replace(run, evals=known)]), f', {checks.n.max():.0f} a point' +
+                (f' (guardrails {guards:.0f})' if guards > 0 else ''))
+    return plot_evals(run, *TASKS, only=('reward', )), ' and samples, with 95 % intervals'
+
+
+def _first_screen(run):
+    figure, how = _first_picture(run)
+    said = ' '.join(filter(None, _sentences(run)))
+    return (f'<section><h2>Did it learn, and what did it cost?</h2><p class="lead">{escaped(said)}</p>'
+            + figure_html(figure, 'first', f'Greedy answers to held-out prompts{how}.') + '</section>')
+
+# %% ../../nbs/report/04_report.ipynb #0d85c33e
+def _pairs_html(run):
+    "Answers to the same prompts before and after; '' where the run did not keep them."
+    answers = load_answers(run)
+    gain = (answers.reward_after - answers.reward_before).astype(float)
+    chosen = [i for _, part in gain.groupby(answers.task, sort=False)
+              for i in dict.fromkeys((part.idxmax(), part.idxmin())) if part[i]]
+    if not chosen: return ''
+    said = (f'Of {len(gain)} greedy answers, {(gain > 0).sum()} earn more than before and '
+            f'{(gain < 0).sum()} earn less. Of each task, the largest gain and the largest loss:')
+    cards = ''.join(pair_card(answers.loc[i], f'pair{k}x') for k, i in enumerate(chosen))
+    return (f'<section><h2>The same positions, before and after</h2><p>{said}</p>'
+            f'<div class="pairs">{cards}</div></section>')
 
 # %% ../../nbs/report/04_report.ipynb #d358cfc8
 _SIGN = {'better': '✓ better', 'worse': '✗ worse', 'changed': '≠ changed', '': ''}
@@ -226,21 +281,21 @@ def _tiles(table):
 def _comparison_html(table):
     decodings = list(dict.fromkeys(table.columns.get_level_values(0)))
     head = ['metric'] + [f'{d}<br><small>{w}</small>' for d in decodings
-                         for w in ('before', 'after', 'difference [95 %]')] + ['trivial', 'n']
+                         for w in ('before → after', 'difference [95 %]')] + ['trivial', 'n']
     rows, task = [], None
     for (t, metric), r in table.iterrows():
         if t != task: rows.append(('group', [f'Task {escaped(t)}'] + [''] * (len(head) - 1)))
         task = t
         cells = [
             c for d in decodings
-            for c in (number(r[d].before), number(r[d].after), _difference(r[d]))
+            for c in (f'{number(r[d].before)} → {number(r[d].after)}', _difference(r[d]))
         ]
         rows.append([
             f'<code>{escaped(metric)}</code>{arrow(metric)}', *cells,
             number(r[decodings[0]].trivial),
             number(max(r[d].n for d in decodings), whole=True)
         ])
-    return table_html(head, rows, 'numbers')
+    return table_html(head, rows, 'numbers many')
 
 
 def _slices_html(run):
@@ -276,7 +331,7 @@ _SMALL = (
     'unchanged position (A) on the same prompts. '
     '↑ higher is better, ↓ lower is better.')
 
-def _repairs_html(run):
+def _repairs_table(run):
     "What the run should repair and what it should not harm, where it was asked."
     table = verdict_table(run)
     if not len(table): return ''
@@ -290,19 +345,15 @@ def _repairs_html(run):
             _difference(r),
             number(r.n, whole=True)
         ] for (_, line), r in lines.iterrows()]
-    said = ' '.join(line for line in verdict_lines(run)[:3] if line.endswith('.'))
-    return (
-        f'<section><h2>Did it learn, and what did it cost?</h2><p class="lead">{escaped(said)}</p>'
-        + figure_html(plot_probes([run]), 'probes',
-                      'Greedy answers to the prompts of the checks, which training never sees.') +
-        table_html(['greedy answers, held out', 'before', 'after', 'difference [95 %]', 'n'], rows,
-                   'numbers') + '</section>')
+    return table_html(['greedy answers, held out', 'before', 'after', 'difference [95 %]', 'n'],
+                      rows, 'numbers')
 
 
 def _answer(run):
     table = comparison_table(run)
     if run.supervised: return f'<section><h2>Held out</h2>{_latest_html(run)}</section>'
-    lead = f'{_repairs_html(run)}<section><h2>Before and after</h2><p class="lead">{escaped(conclusion(run))}</p>'
+    lead = (f'{_first_screen(run)}{_pairs_html(run)}<section><h2>Before and after</h2>'
+            f'{_repairs_table(run)}<p class="lead">{escaped(conclusion(run))}</p>')
     if not len(table): return f'{lead}{_latest_html(run)}</section>'
     return (f'{lead}{_tiles(table)}{_comparison_html(table)}\n'
             f'<p class="small">{_SMALL}</p>{_slices_html(run)}</section>')
@@ -366,13 +417,21 @@ def _training(run):
          _memory(run)])
 
 # %% ../../nbs/report/04_report.ipynb #10d7540a
+def _left_out(run, task):
+    "The metrics of a task that were measured on too few prompts to be drawn."
+    e = run.evals[(run.evals.slice == 'all') & (run.evals.task == task)]
+    most = e[e.metric.isin(TASKS[task].shown)].groupby('metric').n.max()
+    few = ', '.join(f'{name} ({n:.0f})' for name, n in most[most < FEW].items())
+    return f' Not drawn, with fewer than ten prompts: {escaped(few)}.' if few else ''
+
+
 def report_html(
     run: Run, # any, also a partial one
 ) -> str:     # a whole HTML document without links, scripts or other files
     "The report of a run."
     evals = ''.join(
         figure_html(plot_evals(run, t), f'evals{t}',
-                    f'Task {t} on held-out prompts, with 95 % intervals.') for t in TASKS)
+                    f'Task {t} on held-out prompts, with 95 % intervals.{_left_out(run, t)}') for t in TASKS)
     cards = ''.join(
         completion_card(row, f'board{i}x')
         for i, (_, row) in enumerate(pick_completions(run).iterrows()))
@@ -382,8 +441,8 @@ def report_html(
     return document(
         f'{run.name} · rookworld report',
         f'{head_html(run)}{_answer(run)}<section><h2>Held-out metrics over the run</h2>'
-        f'{evals or "<p>No evaluation was written yet.</p>"}</section>\n'
-        f'<section><h2>Training</h2>{_training(run)}</section>{written}{glossary_html(run)}')
+        f'{evals or "<p>No evaluation of ten prompts or more was written yet.</p>"}</section>\n'
+        f'<section><h2>Training</h2>{_training(run)}</section>{written}{facts_html(run)}{glossary_html(run)}')
 
 
 def write_report(

@@ -249,6 +249,12 @@ def _before(out: Path, done: int, measure) -> dict[str, pd.DataFrame]:
     return judged
 
 
+def _keep_answers(out: Path, after: dict[str, pd.DataFrame]) -> None:
+    "Keep what the report lays beside the answers before the run: those to the probes, else to rows."
+    decoding = 'probes' if 'probes' in after else 'greedy'
+    if decoding in after: write_at_once(out/f'after-{decoding}.parquet', after[decoding].to_parquet)
+
+
 def _starting_model(config: TrainConfig):
     "The weights before the first step, which compute as the run does."
     model, _ = load_model(config.model, pick_device(config.device))
@@ -863,6 +869,7 @@ class _Session:
         "The last evaluation and the comparison; signals where the last update broke the model."
         after = self._evaluated(self.config.max_steps)
         if lost := _lost_format(self.before, after, self.config): return lost
+        _keep_answers(self.out, after)
         write_at_once(self.out/'comparison.json', _compare_runs(self.before, after, self.held_out))
 
     def safe(self, step):
