@@ -481,10 +481,11 @@ def generate(
     tokenizer,                     # from `load_tokenizer`
     prompts: list[str],            # P prompts
     group_size: int = 1,           # G, completions of each prompt
-    # these three as in `SamplingParams`
+    # longest completion, end token included; less where `n_positions` is nearer
     max_new_tokens: int = SamplingParams.max_new_tokens,
+    # logits are divided by it; 0 is greedy; one number, or one per prompt
     temperature: float|list = SamplingParams.temperature,
-    seed: int = SamplingParams.seed,
+    seed: int = SamplingParams.seed, # of the draws; row i gets the same draws whatever rows follow
     # texts that completions may turn out to be, `drafts.Drafts`: the same samples in fewer passes;
     # None: token by token
     *, drafts=None,
