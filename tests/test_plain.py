@@ -9,7 +9,7 @@ from rookworld_nb.lm.device import FixedDecoder, set_numbers
 from rookworld_nb.lm.drafts import Drafts
 from rookworld_nb.lm.generate import completion_logits, concat_rollouts, generate, sampling_logits
 from rookworld_nb.lm.loader import load_model
-from rookworld_nb.lm.plain import gap_to_plain, plain_logprobs, plain_sample
+from rookworld_nb.lm.plain import SamplingParams, gap_to_plain, plain_logprobs, plain_sample
 
 MODEL, TOKENIZER = load_model('nano')
 # of P, of A
@@ -33,11 +33,11 @@ HOW = {
 def case(request):
     """Settings, and what plain sampling gives; every text goes through the model once for each of
     its tokens."""
-    how = dict(group_size=G, seed=3) | HOW[request.param]
-    return how, plain_sample(MODEL, TOKENIZER, PROMPTS, **how)
+    how = dict(seed=3) | HOW[request.param]
+    return how, plain_sample(MODEL, TOKENIZER, PROMPTS, G, SamplingParams(**how))
 
 
-def sampled(how, **more): return generate(MODEL, TOKENIZER, PROMPTS, **how, **more)
+def sampled(how, **more): return generate(MODEL, TOKENIZER, PROMPTS, G, **how, **more)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_drafts_that_are_left(temperature, cores):
     row goes on alone."""
     cores(1)
     how = dict(max_new_tokens=45, temperature=temperature, seed=3)
-    plain = plain_sample(MODEL, TOKENIZER, PROMPTS[:2], **how)
+    plain = plain_sample(MODEL, TOKENIZER, PROMPTS[:2], 1, SamplingParams(**how))
     for texts in ([a.text[:len(a.text)//2] for a in plain], [a.text.replace('1', '2', 1) for a in plain]):
         assert gap_to_plain(
             generate(MODEL, TOKENIZER, PROMPTS[:2], **how, drafts=Drafts.of(TOKENIZER, texts)),
@@ -101,8 +101,10 @@ def test_a_part_of_a_batch(case):
     "Prompts that know their places, as a rank asks for them, and joined again."
     how, plain = case
     some = {name: [x[2], x[0]] if isinstance(x, list) else x for name, x in how.items()}
-    part = generate(MODEL, TOKENIZER, [PROMPTS[2], PROMPTS[0]], **some, places=[2, 0])
+    asked, some = [PROMPTS[2], PROMPTS[0]], some | dict(places=[2, 0])
+    part = generate(MODEL, TOKENIZER, asked, G, **some)
     assert gap_to_plain(part, plain[2*G:] + plain[:G]) < NEAR
+    assert gap_to_plain(part, plain_sample(MODEL, TOKENIZER, asked, G, SamplingParams(**some))) < NEAR
     assert gap_to_plain(concat_rollouts([part, sampled(how)]).select([1, 3, 0]), plain) < NEAR
 
 
@@ -121,11 +123,9 @@ def test_packed(case):
     packed = sampling_logits(completion_logits(MODEL, r),
                              r).log_softmax(-1).gather(-1, r.places[..., None])[..., 0]
     packed = [row[mask] for row, mask in zip(packed, r.completion_mask)]
-    names = [name for name in ('temperature', 'top_k', 'top_p', 'vocabulary') if name in how]
-    settings = [{name: x[p] if isinstance(x := how[name], list) else x
-                 for name in names} for p in range(len(PROMPTS))]
+    settings = SamplingParams(**how).each(len(PROMPTS))
     slow = [
-        plain_logprobs(MODEL, TOKENIZER, PROMPTS[i // G], a.ids, **settings[i // G])
+        plain_logprobs(MODEL, TOKENIZER, PROMPTS[i // G], a.ids, settings[i // G])
         for i, a in enumerate(plain)
     ]
     for mine, theirs, a in zip(packed, slow, plain):

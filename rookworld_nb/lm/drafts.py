@@ -6,11 +6,11 @@
 __all__ = ['Drafts']
 
 # %% ../../nbs/lm/06_drafts.ipynb #d751e153
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from .generate import _apply_temperature, _joined, _pack_bits, _sample_tokens, _sample_tree, _truncation_mask
+from .generate import Drawn, SamplingBatch, _choices, _draw, _joined, _nothing_drawn, _sample_tree
 from .tokenizer import pad_batch
 
 # %% ../../nbs/lm/06_drafts.ipynb #b775c9a7
@@ -18,34 +18,24 @@ from .tokenizer import pad_batch
 _MOST_LOGITS = 2**22
 
 
-def _draw_along(model, draft, draft_mask, G, noise, prompt_ids, prompt_mask, vocabulary,
-                temperature, top_k, top_p):
-    """What each completion draws at each token of its draft: ids (P, G, L), log-probs (P, G, L),
-    packed sets (P, G, L, ceil(K/8)) or None."""
-    (P, L), device = draft.shape, draft.device
-    text = torch.cat([prompt_ids, draft[:, :-1]], 1)
+def _draw_along(model, drafts: 'Drafts', batch: SamplingBatch) -> Drawn:
+    "What each completion draws at each token of its draft, (B, L)."
+    (P, L), G, how, device = drafts.ids.shape, batch.group_size, batch.how, drafts.ids.device
+    text = torch.cat([batch.prompt_ids, drafts.ids[:, :-1]], 1)
     # padding on the right is behind all that counts
-    hidden = model.last_hidden(
-        text, L, None if prompt_mask.all() else torch.cat([prompt_mask, draft_mask[:, :-1]], 1))
-    K = model.config.vocab_size if vocabulary is None else len(vocabulary)
-    mixed, cut = bool((temperature != temperature[0]).any()), bool(((top_k > 0) | (top_p < 1)).any())
-    heat, allowed = temperature[0].item(), None
-    ids, logprobs = torch.zeros(P, L, G, dtype=torch.long,
-                                device=device), torch.zeros(P, L, G, device=device)
-    kept = torch.full((P, L, -(-K // 8)), 255, dtype=torch.uint8, device=device) if cut else None
-    for node in draft_mask.nonzero().split(max(1, _MOST_LOGITS // K)):
+    mask = None if batch.prompt_mask.all() else torch.cat([batch.prompt_mask, drafts.mask[:, :-1]], 1)
+    hidden, K = model.last_hidden(text, L, mask), _choices(model, how)
+    out = _nothing_drawn(P*G, L, 0, K if batch.cut else None, device)
+    ids, _, logprobs, kept = (x if x is None else x.view(P, G, *x.shape[1:]) for x in out)
+    noise = batch.noise.view(P, G, -1)
+    for node in drafts.mask.nonzero().split(max(1, _MOST_LOGITS // K)):
         p, t = node.T
-        logits = model.head(hidden[p, t], vocabulary)
-        if mixed: heat = temperature[p]
-        if cut:
-            allowed = _truncation_mask(_apply_temperature(logits, heat), top_k[p], top_p[p])
-            kept[p, t] = _pack_bits(allowed)
         draws = torch.arange(len(p), device=device).repeat_interleave(G)
-        new, found = _sample_tokens(logits, noise.view(P, G, -1)[p, :, t].flatten(), heat, allowed, draws)
-        ids[p, t], logprobs[p, t] = (new if vocabulary is None else
-                                     vocabulary[new]).view(-1, G), found.view(-1, G)
-    ids, logprobs = ids.transpose(1, 2), logprobs.transpose(1, 2)
-    return ids, logprobs, kept[:, None].expand(P, G, L, -1) if cut else None
+        new, found, sets = _draw(model.head(hidden[p, t], how.vocabulary), noise[p, :, t].flatten(),
+                                 batch.of_nodes(p), draws)
+        ids[p, :, t], logprobs[p, :, t] = new.view(-1, G), found.view(-1, G)
+        if batch.cut: kept[p, :, t] = sets[:, None]
+    return out
 
 # %% ../../nbs/lm/06_drafts.ipynb #8f678982
 def _to_the_right(ids, mask):
@@ -82,36 +72,24 @@ class Drafts:
         return cls(*pad_batch(rows, side='right', pad_id=tokenizer.eot, device=device))
 
     def sample(self,
-        model,               # draws
-        prompt_ids: Tensor,  # (P, Tp) int64, left-padded
-        prompt_mask: Tensor, # (P, Tp) bool
-        G: int,              # completions of each prompt
-        limits: Tensor,      # (P,) int64, most tokens of a completion
-        noise: Tensor,       # (B, T) float in [0, 1), a number for each draw
-        eot: int,            # the end token
-        vocabulary: Tensor|None, # see `generate`
-        *settings,           # (P,) each: temperature, top_k, top_p
-    ) -> tuple:              # ids (B, T), mask (B, T), log-probs (B, T), packed sets or None
-        "What `_sample_tree` returns."
-        mask = (self.mask &
-                (torch.arange(self.mask.shape[1], device=limits.device) < limits[:, None]) &
-                (self.tries > 0))
-        row, drafted, parts = torch.arange(len(noise),
-                                           device=limits.device).view(-1, G), mask.any(1), []
-        def of(p):
-            rows = row[p].flatten()
-            return rows, *_to_the_right(
-                prompt_ids[p],
-                prompt_mask[p]), G, limits[p], noise[rows], eot, vocabulary, *(s[p]
-                                                                               for s in settings)
+        model,                # draws
+        batch: SamplingBatch, # P prompts
+    ) -> Drawn:               # the same as without drafts
+        "Along the drafts first, and what is left token by token."
+        L, limits = self.mask.shape[1], batch.how.limits
+        mask = self.mask & (torch.arange(L, device=limits.device) < limits[:, None]) & (self.tries > 0)
+        row, drafted, parts = torch.arange(len(batch.noise), device=limits.device), mask.any(1), []
+        row = row.view(-1, batch.group_size)
         if drafted.any():
             p, L = drafted.nonzero()[:, 0], int(mask.sum(1).max())
-            parts = _follow(model, Drafts(self.ids[p, :L], mask[p, :L], self.tries), *of(p))
+            drafts = Drafts(self.ids[p, :L], mask[p, :L], self.tries)
+            parts = _follow(model, drafts, row[p].flatten(), batch.select(p))
             drafted = drafted & bool(parts)
         if not drafted.all():
-            rows, *how = of((~drafted).nonzero()[:, 0])
-            parts.append((rows, torch.zeros_like(rows), *_sample_tree(model, *how)))
-        return _joined(parts, len(noise), eot)
+            p = (~drafted).nonzero()[:, 0]
+            rows = row[p].flatten()
+            parts.append((rows, torch.zeros_like(rows), _sample_tree(model, batch.select(p))))
+        return _joined(parts, len(batch.noise), batch.eot)
 
 # %% ../../nbs/lm/06_drafts.ipynb #968c5b47
 def _from(x, n):
@@ -120,27 +98,29 @@ def _from(x, n):
                                             n[:, None] + torch.arange(x.shape[1], device=n.device))
 
 
-def _follow(model, drafts, rows, prompt_ids, prompt_mask, G, limits, noise, eot, vocabulary,
-            *settings):
+def _behind(batch, ids, mask, noise):
+    "Each row as a prompt of its own, behind what it has drawn."
+    ids, mask = _to_the_right(torch.cat([batch.prompt_ids, ids], 1), torch.cat([batch.prompt_mask, mask], 1))
+    left = batch.how.limits - mask.sum(1) + batch.prompt_mask.sum(1)
+    return replace(batch, prompt_ids=ids, prompt_mask=mask, group_size=1, noise=noise,
+                   how=replace(batch.how, limits=left))
+
+
+def _follow(model, drafts: Drafts, rows, batch: SamplingBatch) -> list:
     """Rows, their first columns, and what was drawn there: along the drafts, and behind the first
     difference. Nothing where too many groups are left."""
-    ids, logprobs, kept = _draw_along(model, drafts.ids, drafts.mask, G, noise, prompt_ids,
-                                      prompt_mask, vocabulary, *settings)
-    same = (ids == drafts.ids[:, None]).flatten(0, 1).cumprod(1).sum(1)
-    ids, logprobs, kept = ids.flatten(0, 1), logprobs.flatten(
-        0, 1), None if kept is None else kept.flatten(0, 1)
+    found, G = _draw_along(model, drafts, batch), batch.group_size
+    same = (found.ids.view(len(drafts.ids), G, -1) == drafts.ids[:, None]).flatten(0, 1).cumprod(1).sum(1)
     n = (same + 1).minimum(drafts.mask.sum(1).repeat_interleave(G))     # drawn tokens that count
-    left = limits.repeat_interleave(G) - n
-    rest = ((left > 0) & (ids.gather(1, n[:, None] - 1)[:, 0] != eot)).nonzero()[:, 0]
+    goes_on = batch.how.limits.repeat_interleave(G) > n
+    rest = (goes_on & (found.ids.gather(1, n[:, None] - 1)[:, 0] != batch.eot)).nonzero()[:, 0]
     if G > 1 and 3*len(rest) > len(rows): return []
-    drawn = torch.arange(ids.shape[1], device=n.device) < n[:, None]
-    parts = [(rows, torch.zeros_like(rows), ids, drawn, logprobs, kept)]
+    drawn = torch.arange(found.ids.shape[1], device=n.device) < n[:, None]
+    parts = [(rows, torch.zeros_like(rows), found._replace(mask=drawn))]
     if len(rest):
-        p, left = rest // G, left[rest]
-        asked = _to_the_right(torch.cat([prompt_ids[p], ids[rest]], 1), torch.cat([prompt_mask[p], drawn[rest]], 1))
+        p, at = rest // G, n[rest]
         worth = 2*n.sum() > G*drafts.mask.sum()        # more than half of what was read counts
-        more = Drafts(_from(drafts.ids[p], n[rest]), _from(drafts.mask[p], n[rest]), drafts.tries - 1 if worth else 0)
-        found = more.sample(model, *asked, 1, left, _from(noise[rest], n[rest]), eot, vocabulary,
-                            *(s[p] for s in settings))
-        parts.append((rows[rest], n[rest], *found))
+        more = Drafts(_from(drafts.ids[p], at), _from(drafts.mask[p], at), drafts.tries - 1 if worth else 0)
+        left = _behind(batch.select(p), found.ids[rest], drawn[rest], _from(batch.noise[rest], at))
+        parts.append((rows[rest], at, more.sample(model, left)))
     return parts
