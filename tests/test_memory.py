@@ -113,3 +113,28 @@ def test_within_a_tenth_of_the_largest(limit, tmp_path):
                            str(limit), '100'], env=clean(), cwd=tmp_path, capture_output=True,
                           text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+SHAPES = '''
+import os, sys
+os.environ.update(dict(LRU_CACHE_CAPACITY=sys.argv[1], ONEDNN_PRIMITIVE_CACHE_CAPACITY=sys.argv[1]) if sys.argv[1:] else {})
+import torch
+from rookworld_nb.lm.products import linear, _for_onednn
+torch.set_num_threads(1)
+def held(): return int(open('/proc/self/statm').read().split()[1])*os.sysconf('SC_PAGE_SIZE')/1e6
+x, weight = torch.randn(700, 192), torch.randn(576, 192)
+with torch.no_grad():
+    linear(x, weight)
+    before = held()
+    for n in range(100, 700): linear(x[:n], weight)
+print(_for_onednn(x, weight), held() - before)
+'''
+
+def test_shapes_of_products_are_not_kept():
+    "ideep and oneDNN (torch 2.13.0) keep 1,024 prepared products each: a run takes gigabytes."
+    def grown(*told):
+        asked = subprocess.run([sys.executable, '-c', SHAPES, *told], capture_output=True, text=True, check=True)
+        by_onednn, mb = asked.stdout.split()
+        if by_onednn == 'False': pytest.skip('no AVX-512: another library multiplies')
+        return float(mb)
+    assert grown() < 150 < 300 < grown('1024')

@@ -6,6 +6,7 @@
 __all__ = ['linear', 'Linear', 'prepacked']
 
 # %% ../../nbs/lm/00_products.ipynb #aa9d1c03
+import os
 from contextlib import contextmanager
 import torch
 import torch.nn as nn
@@ -32,6 +33,10 @@ def _for_onednn(x, weight):
     return (_AVX512 and x.device.type == 'cpu' and x.dtype == weight.dtype == torch.float32
             and _large(x, weight) and not torch.is_autocast_enabled('cpu')
             and not torch.compiler.is_compiling())
+
+# %% ../../nbs/lm/00_products.ipynb #baa3fbb6
+# of ideep, which stands between PyTorch and oneDNN, and of oneDNN itself
+for _cache in ('LRU_CACHE_CAPACITY', 'ONEDNN_PRIMITIVE_CACHE_CAPACITY'): os.environ.setdefault(_cache, '32')
 
 # %% ../../nbs/lm/00_products.ipynb #cca13347
 # by the id of a weight that stays as it is for now: the copy in oneDNN's order; None: not made yet
