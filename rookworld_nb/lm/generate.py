@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from .model import GPT, PrefixCache
-from .products import prepacked
 from .tree import TreeCache, next_nodes
 from .packed import PackedRow
 from .plain import SamplingParams, uniform_draws
@@ -496,8 +495,7 @@ def generate(
     how = SamplingParams(max_new_tokens, temperature, seed, **more)
     batch, was_training = SamplingBatch.of(model, tokenizer, prompts, group_size, how), model.training
     model.eval()
-    try:
-        with prepacked(model): ids, mask, logprobs, kept = _draw_all(model, batch, drafts)
+    try: ids, mask, logprobs, kept = _draw_all(model, batch, drafts)
     finally: model.train(was_training)
     ended, heat = ((ids == tokenizer.eot) & mask).any(1), batch.how.temperature
     texts = [tokenizer.decode(row[:n])
