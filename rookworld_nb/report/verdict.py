@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from ..task import TASKS
 from ..measure.measures import aims_of, every_metric
-from .curves import BLUE, GREEN, ORANGE, axes_title, empty_panels
+from .curves import BLUE, GREEN, ORANGE, axes_title, empty_panels, legend_below
 from .run_files import Run
 
 # %% ../../nbs/report/06_verdict.ipynb #d17dfc8c
@@ -144,7 +144,7 @@ def plot_probes(
                         linewidth=1.6 if len(runs) == 1 else 1, label=aim.label if not i else None)
         axes_title(ax, panel)
         ax.set_ylim(0, 1.02)
-        ax.legend(frameon=False, fontsize=7, ncols=2, loc='lower right')
+        legend_below(ax)
     return fig
 
 # %% ../../nbs/report/06_verdict.ipynb #cd757c50
@@ -165,5 +165,5 @@ def plot_mixture(
             ax,
             f'{task.upper()}: {"share of the prompts" if what == "share" else "share of groups with a signal"}'
         )
-        ax.legend(frameon=False, fontsize=7, ncols=3, loc='best')
+        ax.legend(frameon=False, fontsize=7, ncols=3, loc='best')   # the report moves it below
     return fig
