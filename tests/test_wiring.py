@@ -78,7 +78,7 @@ class Spy:
     def __call__(self, *args, **kw):
         given = inspect.signature(self.work).bind(*args, **kw)
         given.apply_defaults()
-        self.calls.append(given.arguments)
+        self.calls.append(given.arguments | given.kwargs)   # and what **more takes, by its names
         return self.work(*args, **kw)
 
     def __enter__(self):
@@ -337,15 +337,12 @@ def test_the_seed_of_an_evaluation_reaches_the_sampler():
                                 batch_size=3).completion.tolist() for seed in (5, 5, 6)
         ]
     assert spy.given('seed') == [5, 8, 5, 8, 6, 9] and said[0] == said[1] != said[2]
-    settings = {
-        'P': dict(temperature=0.2, top_k=3, top_p=0.5), 'A': dict(temperature=0.9, top_k=0,
-                                                                  top_p=0.8)
-    }
+    settings = dict(temperature=dict(P=0.2, A=0.9), top_k=dict(P=3, A=0), top_p=dict(P=0.5, A=0.8))
     with Spy(evaluate, 'generate') as spy:
         evaluate.judge_rows(model, TOKENIZER, [next(r for r in ROWS if r.kind == k) for k in 'PA'],
-                            settings=settings)
+                            **settings)
     assert {k: spy.given(k)
-            for k in settings['P']} == dict(temperature=[[0.9, 0.2]], top_k=[[0, 3]],
+            for k in settings} == dict(temperature=[[0.9, 0.2]], top_k=[[0, 3]],
                                             top_p=[[0.8, 0.5]])
 
 
@@ -355,7 +352,7 @@ def test_the_choices_of_an_exam_reach_the_sampler():
                       (tiny(), TOKENIZER)), Spy(exam, 'judge_rows') as spy:
         exam.model_answers(config, 'any', ROWS[:2])
     asked, = spy.calls
-    assert (asked['temperature'], asked['seed'], asked['batch_size'],
+    assert (asked['how'].temperature, asked['how'].seed, asked['batch_size'],
             asked['limits']) == (0.7, 9, 17, ASKED)
 
 

@@ -40,8 +40,10 @@ class SamplingParams:
     ) -> list['SamplingParams']:    # P
         "The settings of each prompt."
         lists = {name: x for name, x in vars(self).items() if isinstance(x, list)}
+        for name, x in lists.items():
+            if len(x) != n: raise ValueError(f'{name} needs a number for each of {n} prompts, not {len(x)}')
         return [replace(self, **dict(zip(lists, own)))
-                for _, *own in zip(range(n), *lists.values(), strict=True)]
+                for _, *own in zip(range(n), *lists.values())]
 
 # %% ../../nbs/lm/09_plain.ipynb #506209fc
 def next_logprobs(

@@ -9,11 +9,11 @@ __all__ = ['judge_texts', 'judge_rows', 'summarize', 'copy_input', 'constant_suf
 # %% ../../nbs/measure/04_evaluate.ipynb #b9b97d37
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 import chess
 import numpy as np
 import pandas as pd
-from torch import Tensor
 from tqdm.auto import tqdm
 from ..terminal import moving
 from ..task import TASKS, complete
@@ -22,6 +22,7 @@ from ..chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_pr
 from ..chess.engine import EnginePool
 from ..chess.dataset import Example, load_rows
 from ..lm.generate import generate
+from ..lm.plain import SamplingParams
 from ..lm.drafts import Drafts
 from ..lm.tokenizer import Context
 from .measures import ENGINE_METRICS, every_metric, metrics_of, bootstrap, mcnemar, sign_flip, wilson
@@ -74,18 +75,16 @@ def _check_prompts(
                 f'its answer included: {prompt[:90]!r}')
 
 # %% ../../nbs/measure/04_evaluate.ipynb #731bb47f
-def _choices_of(rows: list[Example], settings: dict, limits: dict|None) -> dict:
-    "What `generate` is told about each row, by the names of its arguments."
-    names = next(iter(settings.values()))
-    how = {name: [settings[e.kind][name] for e in rows] for name in names}
-    return how | (dict(limits=[limits[e.kind] for e in rows]) if limits else {})
+def _by_task(rows: list[Example], choices: dict) -> dict:
+    "What is given for each task, for each row."
+    return {name: [x[e.kind] for e in rows] if isinstance(x, dict) else x for name, x in choices.items()}
 
 
-def _right_answers(rows: list[Example], settings: dict, style: str) -> dict[int, str]: # by number
+def _right_answers(rows: list[Example], temperatures: list, style: str) -> dict[int, str]: # by number
     "Of the rows that are answered greedily, and whose model may try the right answer first."
     return {
         i: e.completion(style)
-        for i, e in enumerate(rows) if e.of_task.drafts and not settings[e.kind]['temperature']
+        for i, (e, t) in enumerate(zip(rows, temperatures)) if e.of_task.drafts and not t
     }
 
 
@@ -93,35 +92,35 @@ def judge_rows(
     model,                   # a `GPT`
     tokenizer,               # see `load_tokenizer`
     rows: list[Example],     # n examples
-    temperature: float = 0.0,# 0 is greedy
-    seed: int = 0,           # of the sampling
+    # how they are answered, greedily unless told otherwise; a list has a number for each row
+    how: SamplingParams = SamplingParams(temperature=0.0),
     batch_size: int = 256,   # prompts per call of `generate`
     group_size: int = 1,     # samples per prompt
     engine: dict[str, PolicyAnswer]|None = None, # see `judge_texts`
-    # for each task: temperature, top_k, top_p; None: `temperature` for all
-    settings: dict[str, dict]|None = None,
-    # most tokens of an answer to each task, see `token_limits`; None: 144 for all
-    limits: dict[str, int]|None = None,
-    vocabulary: Tensor|None = None, # see `generate`
+    # what differs from `how`, by name; a dict has a number for each task, such as the limits of
+    # `token_limits`
+    **more,
 ) -> pd.DataFrame:           # see `judge_texts`
     """Let the model answer, and judge it. Prompts of similar length share a batch; the order of the
     rows stays."""
     prompts = [e.prompt(tokenizer.style) for e in rows]
     _check_prompts(model, tokenizer, prompts)
-    settings = settings or dict.fromkeys(TASKS, dict(temperature=temperature))
+    how = replace(how, **_by_task(rows, more))
+    each = how.each(len(rows))
     order = sorted(range(len(rows)), key=lambda i: (rows[i].kind, len(prompts[i])))
     texts, drafting = [None] * len(rows), True    # a model that is mostly wrong is decoded plainly
     bar = tqdm(range(0, len(rows), batch_size), desc='evaluate', leave=None, disable=None)
     with moving(bar):
         for start in bar:
             batch = order[start:start+batch_size]
-            asked = [rows[i] for i in batch]
-            known = _right_answers(asked, settings, tokenizer.style) if drafting else {}
+            known = _right_answers([rows[i] for i in batch], [each[i].temperature for i in batch],
+                                   tokenizer.style) if drafting else {}
             drafts = known and Drafts.of(tokenizer, [*map(known.get, range(len(batch)))],
                                          model.wte.weight.device)
+            own = {name: [x[i] for i in batch] if isinstance(x, list) else x
+                   for name, x in vars(how).items()}
             said = generate(model, tokenizer, [prompts[i] for i in batch], group_size,
-                            seed=seed + start, vocabulary=vocabulary, drafts=drafts,
-                            **_choices_of(asked, settings, limits)).completions
+                            drafts=drafts, **own | dict(seed=how.seed + start)).completions
             for k, i in enumerate(batch): texts[i] = said[k*group_size:(k+1)*group_size]
             if known: drafting = 2*sum(said[k*group_size] == right for k, right in known.items()) >= len(known)
     return judge_texts(rows, texts, engine)
@@ -283,7 +282,8 @@ def evaluate(
     temperature: float = 0.0, # 0 is greedy
     seed: int = 0,            # of sampling and bootstrap
     batch_size: int = 256,    # prompts answered at once
-    limits: dict[str, int]|None = None, # see `judge_rows`
+    # most tokens of an answer to each task, see `token_limits`; None: 144 for all
+    limits: dict[str, int]|None = None,
 ) -> pd.DataFrame:            # columns metric, value, low, high, n, task, slice
     "Held-out metrics with intervals, per task, colour, phase and class."
     if rows is None and suite is None: raise ValueError('nothing to evaluate on: give rows, or the name of a suite')
@@ -295,7 +295,8 @@ def evaluate(
         rows, Context(tokenizer.name,
                       model.config.n_positions))[:500 if suite == 'quick' else None])
     return summarize(
-        judge_rows(model, tokenizer, rows, temperature, seed, batch_size, limits=limits), seed=seed)
+        judge_rows(model, tokenizer, rows, SamplingParams(temperature=temperature, seed=seed),
+                   batch_size, limits=limits), seed=seed)
 
 # %% ../../nbs/measure/04_evaluate.ipynb #e491492c
 def _p_values(metrics, x, y, single, seed):

@@ -26,6 +26,7 @@ from ..chess.engine import EngineLost, find_engine
 from ..chess.positions import split_of
 from ..chess.dataset import Example, audit_labels, load_rows
 from ..lm.loader import context_of, load_model, pick_device
+from ..lm.plain import SamplingParams
 from ..reward.reward_scorer import score
 from .suites import SUITES, held_out, puzzle_reader, rows_hash, suite_rows
 from .evaluate import (compare, engine_labels, engine_policy,
@@ -134,8 +135,8 @@ def model_answers(
     model, tokenizer = load_model(name, pick_device(config.device))
     return {
         how: _mark_seen(
-            judge_rows(model, tokenizer, rows, t, config.seed, config.batch_size, engine=engine,
-                       limits=token_limits(config)), rows)
+            judge_rows(model, tokenizer, rows, SamplingParams(temperature=t, seed=config.seed),
+                       config.batch_size, engine=engine, limits=token_limits(config)), rows)
         for how, t in _decodings(config).items()
     }
 

@@ -189,7 +189,9 @@ def _asker(model, tokenizer, config: TrainConfig, step: int):
         ]
         known = weights and shipped_answers(weights, [e.prompt(tokenizer.style) for e in rows], how)
         if known: return judge_texts(rows, [[text] for text in known])
-        return judge_rows(model, tokenizer, rows, settings=settings, limits=limits, vocabulary=ids)
+        by_task = {name: {kind: own[name] for kind, own in settings.items()}
+                   for name in ('temperature', 'top_k', 'top_p')}
+        return judge_rows(model, tokenizer, rows, **by_task, limits=limits, vocabulary=ids)
     return ask
 
 
