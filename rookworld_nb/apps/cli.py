@@ -245,6 +245,32 @@ def _newest_unfinished():
     return newest_unfinished()
 
 # %% ../../nbs/apps/05_cli.ipynb #47dbee0e
+def _typed(cls, args, parser):
+    "What was typed, by name, values still text. Raises ValueError for the first flag that is unknown."
+    given, unknown = parser.parse_known_args(_canonical(args, cls))
+    if unknown:
+        flag = unknown[0].partition('=')[0]
+        way_out = in_other_words(flag, _names(cls), '--') or f'; {parser.prog} --help all lists them'
+        raise ValueError(f'no option {flag}{way_out} (--help names: names of other trainers)')
+    return vars(given)
+
+
+def _where_it_starts(cls, run, file):
+    "The run to go on with and the file to read, each None where there is none."
+    if run == 'auto' and cls is not TrainConfig:
+        raise ValueError('--resume auto is for rookworld_train: name the directory, '
+                         f'such as --resume {cls().output_dir}')
+    if run == 'auto': run = _newest_unfinished()
+    if run and file:
+        raise ValueError('--resume brings its own config.json, so --config cannot be given with it')
+    if run and not (file := Path(run)/'config.json').is_file():
+        raise FileNotFoundError(f'{run} is not a run directory: it has no config.json')
+    if file and not Path(file).is_file():
+        raise FileNotFoundError(f'--config {file} ' +
+                                ('is not a file' if Path(file).exists() else 'does not exist'))
+    return run, file
+
+
 def read_config(
     cls: type,                   # configuration of the command
     args: list[str],             # arguments as typed
@@ -262,30 +288,11 @@ def read_config(
             print(names_text() if words == ['names'] else make_parser(cls, prog, positional, resume,
                                                                       words).format_help().rstrip())
         raise SystemExit(0)
-    given, unknown = make_parser(cls, prog, positional,
-                                 resume).parse_known_args(_canonical(args, cls))
-    if unknown:
-        flag = unknown[0].partition('=')[0]
-        way_out = in_other_words(flag, _names(cls), '--') or f'; {prog} --help all lists them'
-        raise ValueError(f'no option {flag}{way_out} (--help names: names of other trainers)')
-    given = vars(given)
-    run, file, allow = given.pop('resume',
-                                 None), given.pop('config',
-                                                  None), given.pop('allow_config_change', False)
-    if allow and not run: raise ValueError('--allow_config_change is for --resume RUN')
+    given = _typed(cls, args, make_parser(cls, prog, positional, resume))
     how = dict(verbose=True) if given.pop('verbose', False) else {}
-    if run == 'auto' and cls is not TrainConfig:
-        raise ValueError(
-            f'--resume auto is for rookworld_train: name the directory, such as --resume {cls().output_dir}'
-        )
-    if run == 'auto': run = _newest_unfinished()
-    if run and file:
-        raise ValueError('--resume brings its own config.json, so --config cannot be given with it')
-    if run and not (file := Path(run)/'config.json').is_file():
-        raise FileNotFoundError(f'{run} is not a run directory: it has no config.json')
-    if file and not Path(file).is_file():
-        raise FileNotFoundError(f'--config {file} ' +
-                                ('is not a file' if Path(file).exists() else 'does not exist'))
+    run, allow = given.pop('resume', None), given.pop('allow_config_change', False)
+    if allow and not run: raise ValueError('--allow_config_change is for --resume RUN')
+    run, file = _where_it_starts(cls, run, given.pop('config', None))
     choices = {c.name: c for c in describe(cls)}
     flags = {name: value if isinstance(value, bool) else parse_value(choices[name], value)
              for name, value in given.items() if name in choices}
