@@ -396,10 +396,9 @@ def test_before_is_before_and_everybody_is_asked_alike(tmp_path):
                      env_max_new_tokens=3)
     asked = []
 
-    def answers(model, tokenizer, rows, temperature=0.0, seed=0, settings=None, limits=None,
-                vocabulary=None):
+    def answers(model, tokenizer, rows, temperature, top_k, top_p, limits, vocabulary, seed=0):
         assert limits == dict(P=2, A=3)
-        asked.append((seed, {k: (s['temperature'], s['top_k']) for k, s in settings.items()}))
+        asked.append((seed, {k: (temperature[k], top_k[k]) for k in temperature}))
         return evaluate.judge_texts(rows,
                                     [['?' if len(asked) <= 3 else r.completion()] for r in rows])
     with patch.object(training, 'judge_rows', answers): out = training.train(config)
