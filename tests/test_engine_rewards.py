@@ -224,8 +224,9 @@ done
 E4 = 'rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1'
 
 @pytest.fixture
-def fake_engine(tmp_path):
-    "A UCI engine that is fine until it must search."
+def fake_engine(tmp_path, monkeypatch):
+    "A UCI engine that is fine until it must search: of the probe, it knows the mate in one."
+    monkeypatch.setattr('rookworld_nb.chess.engine._QUIET', {'rnbqkbnr/pppp1ppp/8/4p3/6P1/5P2/PPPPP2P/RNBQKBNR b KQkq - 0 2': 999.99})
     def make(go):
         script = tmp_path/'fake_engine'
         script.write_text(FAKE.format(go=go))
