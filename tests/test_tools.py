@@ -17,7 +17,7 @@ import torch
 from chess.engine import Cp, Limit, Mate, MateGiven, SimpleEngine
 from rookworld_nb.apps import bridges
 from rookworld_nb.chess.dataset import load_rows
-from rookworld_nb.chess.engine import EngineLost, EnginePool
+from rookworld_nb.chess.engine import EngineLost, EnginePool, _offered
 from rookworld_nb.chess.own_positions import Flaw, check_possible, pgn_rows, read_fen
 from rookworld_nb.lm.loader import load_model, save_model
 from rookworld_nb.lm.tokenizer import load_tokenizer
@@ -426,8 +426,11 @@ def test_fairy_stockfish_values_the_side_to_move_too_high():
 
 @of('Ethereal', '12.00')
 def test_ethereal_values_the_side_to_move_too_high():
-    "A penalty for draws is on, under a name of its own."
-    with begun('Ethereal') as engine: assert engine.options['ContemptDrawPenalty'].default == 12
+    "A penalty for draws is on, under a name of its own; the pool turns it off."
+    with begun('Ethereal') as engine:
+        assert engine.options['ContemptDrawPenalty'].default == 12
+        found = _offered(engine.options)
+    assert (found['ContemptDrawPenalty'], found['ContemptComplexity']) == (0, 0)
 
 @of('Stockfish', '15.1')
 def test_stockfish_counts_half_moves(): assert mate_in_two_too_late('Stockfish') == Cp(0)
