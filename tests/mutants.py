@@ -210,8 +210,8 @@ def test_files(room):
         rf'rookworld_nb{re.escape(wing and "." + wing)} import [^\n]*\b{name}\b|{room}\b'
     )
     return [
-        p for p in sorted(TESTS.glob('test_*.py'))
-        if p.name != 'test_mutants.py' and (p.stem == f'test_{name}' or named.search(p.read_text()))
+        p for p in sorted(TESTS.rglob('test_*.py'))
+        if p.name != 'test_mutants.py' and (p.stem.startswith(f'test_{name}') or named.search(p.read_text()))
     ]
 
 

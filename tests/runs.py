@@ -11,12 +11,16 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from multiprocessing.forkserver import ensure_running
 from unittest.mock import patch
 import pandas as pd
 import torch
 from rookworld_nb.apps import cli
 from rookworld_nb.config import DataConfig, EvalConfig, PretrainConfig, SweepConfig, CompareConfig, TrainConfig, describe
+from rookworld_nb.lm.loader import save_model
+from rookworld_nb.lm.model import GPT, PRESETS
+from rookworld_nb.lm.tokenizer import load_tokenizer
 from rookworld_nb.run import train
 
 POSITIONS = importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
@@ -208,3 +212,14 @@ def contents(out):
         'comparison': (out/'comparison.json').read_text(), 'files': sorted(p.name
                                                                            for p in out.iterdir())
     })
+
+
+def make_model(folder, **shape):
+    "A directory with a small untrained model."
+    tokenizer = load_tokenizer('chess')
+    save_model(
+        GPT(
+            replace(PRESETS['tiny'],
+                    **(dict(vocab_size=tokenizer.vocab_size, n_positions=192) | shape))), tokenizer,
+        folder)
+    return folder

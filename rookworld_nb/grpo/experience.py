@@ -32,7 +32,7 @@ def _of_kind(rows, kind):
 
 def _order_seed(seed, lap):
     """A sum: no 32 bits of it, which is what PyTorch's generator reads, are those of another seed
-    or of `rollout_seed`, see `tests/test_wiring.py`."""
+    or of `rollout_seed`, see `tests/test_config_wiring.py`."""
     return seed*1009 + lap
 
 

@@ -49,7 +49,7 @@ WORDS = {
     'kl_estimator': 'kl', 'kl_type': 'kl', 'kl_in': 'kl', 'kl_controller': 'steered',
     'gae': 'value', 'normalize_rewards': 'early'
 }
-# compile draws the same samples (tests/test_device); nothing is truncated in one small step,
+# compile draws the same samples (tests/lm/test_device); nothing is truncated in one small step,
 # refills are by chance: tested in grpo/05_step, grpo/04_experience
 SILENT = {'mask_truncated', 'dynamic_sampling', 'compile'}
 # what auto means by default; of such a small step the whole batch fits

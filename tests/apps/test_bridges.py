@@ -24,7 +24,7 @@ from rookworld_nb.lm.loader import load_model
 from rookworld_nb.lm.tokenizer import load_tokenizer, pad_batch
 from rookworld_nb.reward.scoring import Scorer
 
-PAGE = Path(__file__).parent.parent/'nbs'/'apps'/'07_bridges.ipynb'
+PAGE = Path(__file__).parents[2]/'nbs'/'apps'/'07_bridges.ipynb'
 
 
 def example(start):

@@ -8,14 +8,11 @@ from rookworld_nb.chess.dataset import load_rows, parse_row
 from rookworld_nb.chess.engine import EnginePool, find_engine
 from rookworld_nb.chess.positions import position_hash, split_of
 from rookworld_nb.measure.evaluate import judge_policy, summarize
-from rookworld_nb.lm.loader import save_model
 from rookworld_nb.measure.measures import METRICS
 from rookworld_nb.measure.probes import reserved_positions, watch_rows
-from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.measure.suites import SUITES, mate_example
 from rookworld_nb.chess.tasks import PolicyAnswer, parse_prompt
-from rookworld_nb.lm.tokenizer import load_tokenizer
-from runs import call, call_alone, call_unread
+from runs import call, call_alone, call_unread, make_model
 
 PUBLISHED = [ # Black's best move is the worst of its candidates, White's is the best
     'P: 1b1k4/6p1/1P3pp1/2P1n3/4RP1r/8/2K5/4B3 b - - 1 60 M: e5d7 h4h2 h4g4 g6g5 h4h8 E: -2.76 '
@@ -23,17 +20,6 @@ PUBLISHED = [ # Black's best move is the worst of its candidates, White's is the
     'P: 8/7p/2p5/p2pBpb1/P2P3k/2PK3P/1n4B1/8 w - - 1 49 M: d3c2 d3e2 E: -5.28 -4.93 B: d3e2',
     'P: 8/8/R7/7p/P2K2k1/7r/8/8 w - - 0 56 M: a4a5 d4c4 a6g6 a6a8 d4c5 E: 0.0 0.0 0.0 0.0 0.0 B: d4c5'
 ]
-
-
-def make_model(folder, **shape):
-    "A directory with a small untrained model."
-    tokenizer = load_tokenizer('chess')
-    save_model(
-        GPT(
-            replace(PRESETS['tiny'],
-                    **(dict(vocab_size=tokenizer.vocab_size, n_positions=192) | shape))), tokenizer,
-        folder)
-    return folder
 
 
 def bad(tmp_path, case):

@@ -9,7 +9,7 @@ from rookworld_nb.report.live import live_html
 from runs import SECONDS, some_positions
 
 jupyter_client = pytest.importorskip('jupyter_client')
-SMALL_RUN = Path(__file__).parent.parent/'nbs/report/small_run'
+SMALL_RUN = Path(__file__).parents[2]/'nbs/report/small_run'
 CELL = '''
 import rookworld_nb as rw
 config = rw.TrainConfig(data={data!r}, output_dir={out!r}, max_steps=1000, save_every=1000, prompts_per_step=2, group_size=2, max_refills=0, eval_prompts=4, threads=1)

@@ -8,8 +8,7 @@ import chess.pgn
 import pandas as pd
 import pytest
 from rookworld_nb.chess.engine import find_engine
-from runs import call, call_unread
-from test_eval import make_model
+from runs import call, call_unread, make_model
 
 INSTALLED = {
     'path': True, 'stockfish:0': find_engine(), 'fairymax:1': shutil.which('fairymax')

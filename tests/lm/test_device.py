@@ -215,7 +215,7 @@ def test_to_device():
 # ---- the day with a card
 
 def test_gpu_day(tmp_path, capsys):
-    file = Path(__file__).parents[1]/'nbs'/'experiments'/'2026-11-26-card'/'gpu_day.py'
+    file = Path(__file__).parents[2]/'nbs'/'experiments'/'2026-11-26-card'/'gpu_day.py'
     spec = importlib.util.spec_from_file_location('gpu_day', file)
     day = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(day)

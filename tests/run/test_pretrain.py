@@ -1,5 +1,5 @@
 """A supervised run that is killed at random instants ends as if it never had been: `KILLS=10 pytest
-tests/test_pretrain.py`."""
+tests/run/test_pretrain.py`."""
 import importlib.resources
 import json
 import os
@@ -115,7 +115,7 @@ def test_its_rows_end_with_it(whole):
 def test_nano_on_a_card_in_small(tmp_path):
     """nano_card.py prints the command that goes on from nano with the rows of its folder; on a card
     it is the same command, larger."""
-    script, rows = Path(__file__).parents[1]/'nbs/experiments/2026-11-26-card/nano_card.py', tmp_path/'card'/'random'
+    script, rows = Path(__file__).parents[2]/'nbs/experiments/2026-11-26-card/nano_card.py', tmp_path/'card'/'random'
     rows.mkdir(parents=True)
     pq.write_table(
         pq.read_table(importlib.resources.files('rookworld_nb')/'assets'/

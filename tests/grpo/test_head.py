@@ -17,7 +17,7 @@ from rookworld_nb.lm.loader import load_model
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.lm.tokenizer import load_tokenizer
 from rookworld_nb.measure.evaluate import judge_rows
-from test_wiring import CONFIG, ROWS, made, updated
+from test_config_wiring import CONFIG, ROWS, made, updated
 
 GPT2 = load_tokenizer('gpt2')
 # two completions teach nothing

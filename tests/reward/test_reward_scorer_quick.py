@@ -13,8 +13,8 @@ from rookworld_nb.chess import tasks
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.chess.quick_rules import legal_moves
 from rookworld_nb.reward.reward_scorer import parse_weights, score
-from test_fuzz import ROWS as FUZZED, MUTATIONS, strings
-from test_scorer_properties import any_eval, any_uci, seen, some
+from test_reward_scorer_fuzz import ROWS as FUZZED, MUTATIONS, strings
+from test_reward_scorer import any_eval, any_uci, seen, some
 
 QUICK_SCORES = int(os.environ.get('QUICK_SCORES', 1_000))   # rows of each kind
 ROWS = [*load_rows('positions', env_ratio=0.5, seed=6, limit=1500)]
