@@ -6,8 +6,10 @@
 __all__ = []
 
 # %% ../nbs/98_front_door.ipynb #128968b2
+import sys
 from functools import cache, wraps
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 __version__ = "0.1.0"
 
@@ -20,7 +22,7 @@ _NAMES = {
     'lm.tokenizer': 'load_tokenizer',
     'lm.model': 'GPT',
     'lm.loader': 'load_model save_model context_of',
-    'lm.generate': 'generate',
+    'fast.generate': 'generate',
     'reward.reward_scorer': 'score',
     'grpo.grpo': 'group_advantages token_logprobs',
     'grpo.kl': 'kl_full',
@@ -62,3 +64,24 @@ def _watched(train):
 
 
 def __dir__(): return sorted({*globals(), *__all__})
+
+# %% ../nbs/98_front_door.ipynb #71dea51d
+_MOVED = {f'rookworld_nb.lm.{room}': f'rookworld_nb.fast.{room}'
+          for room in ('device', 'drafts', 'generate', 'packed', 'tree')}
+
+class _OldPlaces:
+    "Finds a room where it was, too."
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in _MOVED: return ModuleSpec(name, _OldPlaces)
+
+    @staticmethod
+    def create_module(spec):
+        module = import_module(_MOVED[spec.name])
+        spec.loader_state = module.__spec__
+        return module
+
+    @staticmethod
+    def exec_module(module): module.__spec__ = module.__spec__.loader_state   # its own again
+
+if not any(getattr(finder, '__name__', '') == '_OldPlaces' for finder in sys.meta_path): sys.meta_path.append(_OldPlaces)

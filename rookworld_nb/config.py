@@ -635,7 +635,7 @@ def _check_train_choices(c):
             lambda v: v in ('rules', 'engine'), 'reward_source')
     if c.loss_type == 'gspo' and not (c.clip_low and c.clip_high):
         c._require(
-            'float32 with loss_type gspo (its clip of 3e-4 is finer than bfloat16, see lm.device; '
+            'float32 with loss_type gspo (its clip of 3e-4 is finer than bfloat16, see fast.device; '
             'or give clip_low and clip_high)',
             lambda v: v == 'float32', 'dtype')
     if not c.kl_coef:

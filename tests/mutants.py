@@ -189,7 +189,7 @@ def prepare():
     })
     import torch
     torch.set_num_threads(1)
-    for name in ('grpo.grpo', 'chess.dataset', 'lm.loader', 'reward.reward_scorer', 'lm.generate'):
+    for name in ('grpo.grpo', 'chess.dataset', 'lm.loader', 'reward.reward_scorer', 'fast.generate'):
         importlib.import_module(f'rookworld_nb.{name}')
     # lessons that draw in place ask whether this is a notebook
     InteractiveShell.instance(config=Config(HistoryManager=dict(enabled=False)))

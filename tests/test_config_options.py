@@ -14,7 +14,7 @@ from rookworld_nb.apps.cli import _canonical, make_parser, read_config
 from rookworld_nb.config import Config, TrainConfig, describe, kind_of
 from rookworld_nb.chess.engine import find_engine
 from rookworld_nb.grpo import experience
-from rookworld_nb.lm import device
+from rookworld_nb.fast import device
 from rookworld_nb.names import ALIASES, ELSEWHERE
 from runs import some_positions, unmeasured
 
@@ -49,7 +49,7 @@ WORDS = {
     'kl_estimator': 'kl', 'kl_type': 'kl', 'kl_in': 'kl', 'kl_controller': 'steered',
     'gae': 'value', 'normalize_rewards': 'early'
 }
-# compile draws the same samples (tests/lm/test_device); nothing is truncated in one small step,
+# compile draws the same samples (tests/fast/test_device); nothing is truncated in one small step,
 # refills are by chance: tested in grpo/05_step, grpo/04_experience
 SILENT = {'mask_truncated', 'dynamic_sampling', 'compile'}
 # what auto means by default; of such a small step the whole batch fits

@@ -17,7 +17,7 @@ from rookworld_nb.run import train as training
 from rookworld_nb.config import EvalConfig, TrainConfig
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.grpo.experience import PromptSource, StepFacts, collect, gather
-from rookworld_nb.lm.generate import completion_logits
+from rookworld_nb.fast.generate import completion_logits
 from rookworld_nb.lm.loader import save_model
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.lm.plain import uniform_draws

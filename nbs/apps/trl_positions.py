@@ -14,7 +14,7 @@ from unittest.mock import patch
 import transformers
 from rookworld_nb.apps import bridges
 from rookworld_nb.chess.dataset import load_rows
-from rookworld_nb.lm.generate import generate
+from rookworld_nb.fast.generate import generate
 from rookworld_nb.lm.loader import load_model
 from rookworld_nb.reward.scoring import Scorer
 

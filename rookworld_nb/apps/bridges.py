@@ -15,7 +15,7 @@ from ..chess.board import START_FEN, board_squares, transition
 from ..chess.dataset import Example, load_rows
 from ..chess.quick_rules import legal_moves
 from ..chess.tasks import EnvAnswer, parse_completion, parse_prompt
-from ..lm.generate import generate
+from ..fast.generate import generate
 from ..lm.loader import load_model
 from ..lm.tokenizer import EOT, load_tokenizer
 from ..reward.reward_scorer import score

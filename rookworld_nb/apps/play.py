@@ -20,7 +20,7 @@ from ..config import UciConfig
 from ..chess.board import START_FEN, is_legal, transition
 from ..chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion, parse_prompt
 from ..chess.quick_rules import legal_moves
-from ..lm.generate import generate, Rollouts, completion_logits
+from ..fast.generate import generate, Rollouts, completion_logits
 from ..lm.tokenizer import pad_batch
 from ..lm.loader import load_model, pick_device
 from ..grpo.grpo import token_logprobs

@@ -17,7 +17,7 @@ from ..config import UciConfig
 from ..page import escaped, number, table_html
 from ..chess.board import START_FEN, board_svg, transition
 from ..chess.tasks import EnvAnswer, parse_completion
-from ..lm.generate import generate
+from ..fast.generate import generate
 from .play import Game, Player, Question, Thought, load_player
 
 # %% ../../nbs/apps/06_widget.ipynb #c86fc54a

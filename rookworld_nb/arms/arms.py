@@ -18,7 +18,7 @@ from ..chess.tasks import PolicyAnswer, PolicyTask
 from ..config import Count, NotNegative, Positive, Seed, Share, Size, TrainConfig
 from ..grpo.experience import collect, rollout_seed, task_counts
 from ..grpo.step import Learner, make_optimizer, train_step
-from ..lm.device import set_numbers
+from ..fast.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..run.targets import TokenRow, TokenRows, completion_loss, tokenize
 from ..run.train import load_prompts

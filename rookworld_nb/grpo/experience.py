@@ -20,8 +20,8 @@ from ..chess.synthetic import rare_moves
 from ..chess.tasks import EnvTask, PolicyTask
 from ..reward.reward_scorer import Score
 from ..reward.scoring import Scorer, make_scorer
-from ..lm.drafts import Drafts
-from ..lm.generate import Rollouts, concat_rollouts, generate
+from ..fast.drafts import Drafts
+from ..fast.generate import Rollouts, concat_rollouts, generate
 from .grpo import zero_signal_groups
 from .ranks import everywhere, my_share, rank, world
 

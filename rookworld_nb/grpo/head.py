@@ -8,7 +8,7 @@ __all__ = ['CHUNK', 'Head']
 # %% ../../nbs/grpo/06_head.ipynb #774d469e
 import torch
 from torch import Tensor
-from ..lm.generate import Rollouts, completion_hidden, sampling_logits
+from ..fast.generate import Rollouts, completion_hidden, sampling_logits
 from ..lm.model import GPT, head_rows
 from ..lm.products import linear
 from .grpo import TokenFacts, token_facts

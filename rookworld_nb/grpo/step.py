@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..reward.scoring import Scorer, make_scorer
-from ..lm.device import NUMBERS, set_numbers, to_device
-from ..lm.generate import Rollouts, distinct_completions, in_halves, pays_in_halves
+from ..fast.device import NUMBERS, set_numbers, to_device
+from ..fast.generate import Rollouts, distinct_completions, in_halves, pays_in_halves
 from ..lm.loader import pick_device
 from .grpo import (RunningMoments, aggregate_tokens, TokenFacts, group_advantages,
                                     loss_denominator, masked_mean, policy_loss, reward_scale)

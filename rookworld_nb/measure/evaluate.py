@@ -21,9 +21,9 @@ from ..chess.board import transition
 from ..chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_prompt
 from ..chess.engine import EnginePool
 from ..chess.dataset import Example, load_rows
-from ..lm.generate import generate
+from ..fast.generate import generate
 from ..lm.plain import SamplingParams
-from ..lm.drafts import Drafts
+from ..fast.drafts import Drafts
 from ..lm.tokenizer import Context
 from .measures import ENGINE_METRICS, every_metric, metrics_of, bootstrap, mcnemar, sign_flip, wilson
 from .metrics import judge, phase_of, row_class

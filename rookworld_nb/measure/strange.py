@@ -17,7 +17,7 @@ import pandas as pd
 from ..chess.board import transition
 from ..chess.positions import Position, check_split, position_key, split_of
 from ..chess.tasks import EnvTask, PolicyTask, parse_completion
-from ..lm.generate import generate
+from ..fast.generate import generate
 from .measures import bootstrap
 from ..reward.coherence import is_coherent
 

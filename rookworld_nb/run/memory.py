@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from ..config import TrainConfig
 from ..files import read_json, write_at_once
-from ..lm.generate import Rollouts
+from ..fast.generate import Rollouts
 from ..grpo.experience import PromptSource, sampling_settings
 from ..grpo.ranks import by_one, neighbours, world
 from ..grpo.step import Learner, Targets, backward_pass, is_out_of_memory

@@ -31,7 +31,7 @@ from ..chess.dataset import load_rows
 from ..chess.tasks import EnvTask, PolicyTask
 from ..lm.model import GPT, PRESETS
 from ..lm.tokenizer import Context, load_tokenizer
-from ..lm.device import set_numbers
+from ..fast.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..grpo.ranks import by_one, check_choices, earlier_run, everywhere, joined, note_run, rank, sum_gradients, together, use_machine, world
 from ..measure.evaluate import judge_rows, summarize

@@ -28,7 +28,7 @@ from ..interrupt import Interrupt
 from ..terminal import busy, moving, while_read
 from ..chess.dataset import Example, check_labels, load_rows
 from ..chess.tasks import EnvTask, PolicyTask
-from ..lm.device import set_numbers
+from ..fast.device import set_numbers
 from ..lm.loader import context_of, load_model, pick_device
 from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
 from ..chess.unlabelled import position_kinds

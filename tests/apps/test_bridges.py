@@ -19,7 +19,7 @@ import rookworld_nb
 from rookworld_nb.apps import bridges
 from rookworld_nb.chess.board import START_FEN, transition
 from rookworld_nb.chess.dataset import load_rows
-from rookworld_nb.lm.generate import generate
+from rookworld_nb.fast.generate import generate
 from rookworld_nb.lm.loader import load_model
 from rookworld_nb.lm.tokenizer import load_tokenizer, pad_batch
 from rookworld_nb.reward.scoring import Scorer

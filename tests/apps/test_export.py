@@ -13,7 +13,7 @@ from huggingface_hub import metadata_load
 from rookworld_nb.config import ExportConfig, TrainConfig
 from rookworld_nb.apps.export import export_model
 from rookworld_nb.chess.dataset import load_rows
-from rookworld_nb.lm.generate import generate
+from rookworld_nb.fast.generate import generate
 from rookworld_nb.lm.loader import load_model, save_model
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.lm.tokenizer import EOT, load_tokenizer

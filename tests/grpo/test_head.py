@@ -12,7 +12,7 @@ from rookworld_nb.chess.tasks import REWARDS
 from rookworld_nb.grpo import head, step as learning
 from rookworld_nb.grpo.experience import collect
 from rookworld_nb.grpo.step import Learner, Targets, backward_pass
-from rookworld_nb.lm.generate import _unpack_bits, completion_logits
+from rookworld_nb.fast.generate import _unpack_bits, completion_logits
 from rookworld_nb.lm.loader import load_model
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.lm.tokenizer import load_tokenizer

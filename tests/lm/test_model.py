@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from rookworld_nb.chess.dataset import load_rows
-from rookworld_nb.lm.generate import generate
+from rookworld_nb.fast.generate import generate
 from rookworld_nb.lm.loader import load_model, save_model
 
 transformers = pytest.importorskip('transformers')

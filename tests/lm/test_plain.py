@@ -4,10 +4,10 @@ from unittest.mock import patch
 import pytest
 import torch
 from rookworld_nb.chess.dataset import load_rows
-from rookworld_nb.lm import generate as fast
-from rookworld_nb.lm.device import FixedDecoder, set_numbers
-from rookworld_nb.lm.drafts import Drafts
-from rookworld_nb.lm.generate import completion_logits, concat_rollouts, generate, sampling_logits
+from rookworld_nb.fast import generate as fast
+from rookworld_nb.fast.device import FixedDecoder, set_numbers
+from rookworld_nb.fast.drafts import Drafts
+from rookworld_nb.fast.generate import completion_logits, concat_rollouts, generate, sampling_logits
 from rookworld_nb.lm.loader import load_model
 from rookworld_nb.lm.plain import SamplingParams, gap_to_plain, plain_logprobs, plain_sample
 

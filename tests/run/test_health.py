@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from rookworld_nb.run import checkpoint, train
 from rookworld_nb.grpo import experience, step as learning
-from rookworld_nb.lm.generate import completion_logits, sampling_logits
+from rookworld_nb.fast.generate import completion_logits, sampling_logits
 from rookworld_nb.grpo.grpo import token_logprobs
 from rookworld_nb.run.checkpoint import newest_unfinished
 import runs

@@ -22,8 +22,8 @@ from rookworld_nb.grpo import step as learning
 from rookworld_nb.grpo.experience import PromptSource
 from rookworld_nb.grpo.grpo import group_advantages, policy_loss, token_logprobs
 from rookworld_nb.grpo.step import Learner, train_step
-from rookworld_nb.lm import device
-from rookworld_nb.lm.generate import completion_logits, generate, sampling_logits
+from rookworld_nb.fast import device
+from rookworld_nb.fast.generate import completion_logits, generate, sampling_logits
 from rookworld_nb.lm.loader import load_model, save_model
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.lm.tokenizer import load_tokenizer

@@ -2,7 +2,7 @@
 asks it far less often."""
 import pytest
 from rookworld_nb.chess.dataset import load_rows
-from rookworld_nb.lm.generate import generate
+from rookworld_nb.fast.generate import generate
 from rookworld_nb.lm.loader import load_model
 from rookworld_nb.lm.model import GPT
 from rookworld_nb.measure.evaluate import judge_rows

@@ -15,9 +15,9 @@ from rookworld_nb.config import TrainConfig
 from rookworld_nb.grpo import head, step as learning
 from rookworld_nb.grpo.experience import PromptSource, collect
 from rookworld_nb.grpo.step import Learner, make_targets, train_step, update
-from rookworld_nb.lm import device
-from rookworld_nb.lm.device import NUMBERS, FixedDecoder, no_waiting, set_numbers, to_device
-from rookworld_nb.lm.generate import generate
+from rookworld_nb.fast import device
+from rookworld_nb.fast.device import NUMBERS, FixedDecoder, no_waiting, set_numbers, to_device
+from rookworld_nb.fast.generate import generate
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.lm.tokenizer import load_tokenizer
 
