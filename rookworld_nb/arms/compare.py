@@ -24,6 +24,7 @@ import torch
 from .arms import ARMS, Arm, Plan, run_config
 from ..chess.dataset import Example, load_rows
 from ..chess.engine import require_engine
+from ..chess.tasks import PolicyTask
 from ..chess.unlabelled import position_kinds
 from ..config import CompareConfig, NoEffect, TrainConfig, complaint, groups_of
 from ..files import file_sha256, only_holder, write_at_once
@@ -144,7 +145,7 @@ def _check_arm(plan, name):
             f'[base] with {where}: reward_source must be rules, not {config.reward_source!r}: the '
             f'labels behind it would not be charged'
         )
-    if own['kind'] == 'supervised' and config.shares.get('P') and position_kinds(config.data):
+    if own['kind'] == 'supervised' and config.shares.get(PolicyTask.letter) and position_kinds(config.data):
         require_engine(config.stockfish_path)
 
 # %% ../../nbs/arms/01_compare.ipynb #95e06e63

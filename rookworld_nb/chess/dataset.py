@@ -185,7 +185,7 @@ def audit_labels(
     colour."""
     sums = defaultdict(lambda: np.zeros(4))
     for r in rows:
-        if r.kind != 'P' or not r.target or r.published_best not in r.target.moves: continue
+        if r.kind != PolicyTask.letter or not r.target or r.published_best not in r.target.moves: continue
         evals = {m: max(-10, min(10, e)) for m, e in zip(r.target.moves, r.target.evals)}
         chosen, best, worst = evals[r.published_best], max(evals.values()), min(evals.values())
         sums[r.colour] += (1, chosen == best, chosen == worst, best - chosen)
@@ -249,7 +249,7 @@ class Rows(Sequence):
         "The rows of one task."
         return Rows(self.chunks, self.parse, self._kinds, self._positions, self.repaired,
                     self._index[self._kinds[self._index] == ord(kind)],
-                    self._unlabelled if kind == 'P' else None)
+                    self._unlabelled if kind == PolicyTask.letter else None)
 
 # %% ../../nbs/chess/06_dataset.ipynb #5c0e77de
 _MAX_REASONS, _SHOWN = 100, 10   # reasons told apart; bad rows and reasons shown

@@ -20,7 +20,7 @@ import chess
 import numpy as np
 import pandas as pd
 from ..chess.dataset import Example, env_example
-from ..chess.tasks import PolicyTask
+from ..chess.tasks import EnvTask, PolicyTask
 from .measures import wilson
 from .evaluate import judge_rows, summarize
 from .strange import strange_positions
@@ -205,14 +205,14 @@ def false_ends(
 ) -> pd.DataFrame:        # columns metric, value, low, high, n, task, slice
     """How often the game goes on and the answer says that it is over (false_end), and how often it
     is over and the answer does not say so (missed_end)."""
-    rows = judged[judged.task == 'A']
+    rows = judged[judged.task == EnvTask.letter]
     over, said = rows['class'].isin(['mate', 'draw'
                                      ]), rows.completion.str.split('+').str[2:3].str.join('') == '1'
     found = []
     for source in rows.source.unique():
         mine = rows.source == source
-        if (part := mine & ~over).any(): found.append(_share('false_end', said[part], 'A', source))
-        if (part := mine & over).any(): found.append(_share('missed_end', ~said[part], 'A', source))
+        if (part := mine & ~over).any(): found.append(_share('false_end', said[part], EnvTask.letter, source))
+        if (part := mine & over).any(): found.append(_share('missed_end', ~said[part], EnvTask.letter, source))
     return pd.DataFrame(found)
 
 # %% ../../nbs/measure/07_probes.ipynb #e097dd58
@@ -244,7 +244,7 @@ def same_best(
     before, found = best.pop('as it is'), []
     for name, after in best.items():
         if name == 'colours exchanged': after = list(map(_mirrored, after))
-        found.append(_share('same_best', [a == b != '' for a, b in zip(before, after)], 'P', name))
+        found.append(_share('same_best', [a == b != '' for a, b in zip(before, after)], PolicyTask.letter, name))
     return pd.DataFrame(found)
 
 # %% ../../nbs/measure/07_probes.ipynb #64a2e7e9
@@ -270,7 +270,8 @@ def probe_table(
     self-consistency of P."""
     table = pd.concat([summarize(judged, resamples=100), false_ends(judged)], ignore_index=True)
     place = {source: i for i, source in enumerate(dict.fromkeys('source:' + judged.source))}
-    shown = {'A': ['exact', 'fen_exact', 'false_end', 'missed_end'], 'P': ['legal_best', 'coherence']}
+    shown = {EnvTask.letter: ['exact', 'fen_exact', 'false_end', 'missed_end'],
+             PolicyTask.letter: ['legal_best', 'coherence']}
     asked = [
         i for i, r in enumerate(table.itertuples())
         if r.slice in place and r.metric in shown.get(r.task, ())

@@ -16,7 +16,7 @@ import warnings
 from dataclasses import replace
 from numbers import Real
 from ..config import TrainConfig
-from ..chess.tasks import MAX_MOVES, PolicyAnswer, parse_completion
+from ..chess.tasks import MAX_MOVES, PolicyAnswer, PolicyTask, parse_completion
 from ..chess.engine import EngineLost, EnginePool
 from ..chess.dataset import Example
 from ..chess.quick_rules import legal_among
@@ -80,7 +80,7 @@ SOURCES = ('auto', 'row', 'rules', 'engine')
 def _weights_of(source, text):
     "The table of weights; with source rules those of P cannot be changed."
     weights = parse_weights(text)
-    if source == 'rules' and weights['P'] != WEIGHTS['P']:
+    if source == 'rules' and weights[PolicyTask.letter] != WEIGHTS[PolicyTask.letter]:
         raise ValueError(
             'reward_weights: with source rules P has other parts, of fixed weight (see '
             'reward.coherence); only those of A can be changed. With source auto those of P can, too'
