@@ -90,7 +90,7 @@ def test_what_needs_labels_or_positions_says_so_in_one_line(command, args, said,
 def one_overlong():
     """Published rows of random games, one of them with a game's whole history instead of ten
     half-moves, in each split."""
-    rows = [e.prompt() + e.completion() for e in load_rows('positions', 0.5, 0, None, 300)]
+    rows = [e.prompt() + e.completion() for e in load_rows('positions', 0.5, 0, None, 100)]
     def overlong(split):
         fen, move, history, answer = next(
             r for r in rows
@@ -101,10 +101,9 @@ def one_overlong():
 
 @pytest.mark.parametrize('command, args', [
     ('train', [
-        '--prompts_per_step', 40, '--max_steps', 8, '--group_size', 2, '--max_refills', 0,
-        '--eval_prompts', 40, '--env_ratio', 0.5
-    ]), ('eval', ['--prompts', 400, '--split', 'all']),
-    ('eval', ['--prompts', 400, '--split', 'all', '--compare', 'nano']),
+        '--prompts_per_step', 34, '--max_steps', 3, '--group_size', 2, '--max_refills', 0,
+        '--eval_prompts', 12, '--env_ratio', 0.5
+    ]), ('eval', ['--prompts', 200, '--split', 'all', '--compare', 'nano']),
     ('pretrain',
      ['--max_steps', 4, '--batch_size', 8, '--block_rows', 64, '--workers', 0, '--eval_prompts', 8])
 ])
@@ -114,4 +113,4 @@ def test_a_row_that_is_longer_than_the_model_reads_is_left_out(command, args, on
     where = [] if command == 'eval' else ['--output_dir', 'run', '--threads', 1]
     code, _, err = call(command, '--data', 'rows.txt', *args, *where, cwd=tmp_path)
     assert code == 0, err
-    assert 'rows.txt: 2 of 302 rows left out: 2 × longer than the ' in err and "row 301: 'A: " in err and "row 302: 'A: " in err, err
+    assert 'rows.txt: 2 of 102 rows left out: 2 × longer than the ' in err and "row 101: 'A: " in err and "row 102: 'A: " in err, err

@@ -20,7 +20,8 @@ CHOICES = (
     '--save_every 2 --check_every 0 --eval_prompts 2 --max_new_tokens 24').split()
 
 
-@pytest.mark.parametrize('data', ['unlabelled:games,endings,visited', 'unlabelled:games'])
+@pytest.mark.parametrize('data', ['unlabelled:games,endings,visited',
+                                  pytest.param('unlabelled:games', marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_with_the_same_prompts(tmp_path, data):
     run = [*CHOICES, '--data', data, '--output_dir']
     assert in_child([*run, tmp_path/'whole'], measured=False) == 0

@@ -278,7 +278,7 @@ def check_bits(one, two):
                                                   'model.safetensors').read_bytes()
 
 
-@pytest.mark.parametrize('dies, n', [(1, 2), (0, 3)])
+@pytest.mark.parametrize('dies, n', [(1, 2), pytest.param(0, 3, marks=pytest.mark.slow)])
 def test_torchrun_with_a_rank_that_is_killed(own, tmp_path, dies, n):
     """In the middle of step 4: one sentence by the lowest that lives. If rank 0 lives, one process
     goes on from step 3."""
