@@ -35,8 +35,8 @@ def questions(prompts):
     return [e for kind in 'PA' for e in [r for r in rows if r.kind == kind][:(prompts + (kind == 'P'))//2]]
 
 
-def shaped(part):
-    "Model and tokenizer of a part, the same weights every time."
+def shaped(part, T=60):
+    "Model and tokenizer of a part, the same weights every time; room for longer texts where answers are long."
     import torch
     from rookworld_nb.lm.loader import load_model
     from rookworld_nb.lm.model import GPT, GPTConfig
@@ -44,7 +44,7 @@ def shaped(part):
     if part == 'nano': return load_model(str(NANO))
     layers, width = SHAPES[part]
     torch.manual_seed(0)
-    return GPT(GPTConfig(50257, 512, layers, width//64, width)).eval(), load_tokenizer('gpt2')
+    return GPT(GPTConfig(50257, 512 if T <= 240 else 1024, layers, width//64, width)).eval(), load_tokenizer('gpt2')
 
 
 def as_transformers(part, model, tokenizer, place):
@@ -85,7 +85,7 @@ def ours(part, P, G, T, vocabulary='full', micro=64):
     with suppress(ImportError):    # as a run does; an old commit has no such function
         from rookworld_nb.run.memory import keep_memory
         keep_memory()
-    model, tokenizer = shaped(part)
+    model, tokenizer = shaped(part, T)
     learner, examples = Learner(model, tokenizer, same_work(part, P, G, T, vocabulary, micro)), questions(P)
     config, times = learner.config, []
     for step in range(1, STEPS[part] + 2):
@@ -230,13 +230,14 @@ def measure(part, method, P, G, T, repeat, threads):
     return [part, method, P, G, T, repeat, *(round(x, 4) for x in (sampling, update, seconds, cpu, held, peak)), tokens]
 
 
-def plan(quick, before, repeat):
+def plan(quick, growth_only, before, repeat):
     "Part, method, prompts, group, tokens; the methods take turns. Memory is measured in the first repeat only."
     methods = [m for m in METHODS if 'at a time' not in m and (m != 'TRL' or importlib.util.find_spec('trl')) and (m != 'ours before' or before)]
     jobs = [('small', m, 8, 8, 60) for m in methods] + [('gpt2', m, 2, 4, 60) for m in methods if m != 'two processes'] + [('nano', m, 8, 8, 144) for m in methods if m != 'ours, task head']
-    growth = [('small', 'ours, task head', *n) for n in [(2, 8, 60), (4, 8, 60), (16, 8, 60), (32, 8, 60), (64, 8, 60), (8, 2, 60), (8, 4, 60), (8, 16, 60), (8, 32, 60), (8, 64, 60), (8, 8, 15), (8, 8, 30), (8, 8, 120)]]
+    growth = [('small', 'ours, task head', *n) for n in [(8, 8, 60), (2, 8, 60), (4, 8, 60), (16, 8, 60), (32, 8, 60), (64, 8, 60), (8, 2, 60), (8, 4, 60), (8, 16, 60), (8, 32, 60), (8, 64, 60), (8, 8, 15), (8, 8, 30), (8, 8, 120), (8, 8, 240), (8, 8, 512), (64, 64, 60)]]
     memory = [('gpt2', m, 8, 8, 60) for m in ('ours', 'ours, task head', 'task head, 32 at a time', 'task head, 16 at a time')]
-    return [('small', m, 2, 8, 6) for m in methods] if quick else jobs + growth + (memory if repeat == 0 else [])
+    if quick: return [('small', m, 2, 8, 6) for m in methods]
+    return growth if growth_only else jobs + growth[1:] + (memory if repeat == 0 else [])
 
 
 def main():
@@ -245,6 +246,7 @@ def main():
     parser.add_argument('--repeats', type=int, default=3)
     parser.add_argument('--output', type=Path, default=Path(__file__).parent/'speed.csv')
     parser.add_argument('--quick', action='store_true', help='two prompts of six tokens, to see that everything runs')
+    parser.add_argument('--growth', action='store_true', help='only how the cost grows with prompts, group and tokens')
     parser.add_argument('--before', type=Path, help='a checkout of the commit to compare with; its package is "ours before"')
     parser.add_argument('--check', action='store_true', help='compare the gradients, and no times')
     parser.add_argument('--one', nargs=6, help=argparse.SUPPRESS)   # part method prompts group tokens repeat
@@ -260,7 +262,7 @@ def main():
     done = {tuple(row[:6]) for row in csv.reader(a.output.open())} if a.output.exists() else set()
     if not done: a.output.write_text(','.join(COLUMNS) + '\n')
     for repeat in range(a.repeats):
-        jobs = plan(a.quick, a.before, repeat)
+        jobs = plan(a.quick, a.growth, a.before, repeat)
         for job in jobs if repeat % 2 == 0 else jobs[::-1]:
             words = [*map(str, job), str(repeat)]
             if tuple(words) in done: continue
