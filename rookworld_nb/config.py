@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['Share', 'Positive', 'PositiveShare', 'NotNegative', 'BelowOne', 'Whole', 'Seed', 'Threads', 'Count', 'CountOrAuto',
            'Size', 'GroupSize', 'MultiPV', 'Refills', 'Name', 'Mix', 'Device', 'OUTSIDE_BASELINES', 'TINY', 'SWITCH',
-           'kind_of', 'complaint', 'groups_of', 'flat_config', 'Notice', 'NoEffect', 'Idle', 'no_effect', 'Config',
-           'TrainFront', 'TrainRows', 'TrainSampling', 'TrainRewards', 'TrainEngine', 'TrainAdvantages', 'TrainLoss',
-           'TrainKL', 'TrainUpdates', 'TrainWatching', 'TrainHealth', 'TrainMachine', 'TrainConfig', 'PretrainFront',
-           'PretrainRows', 'PretrainTargets', 'PretrainUpdates', 'PretrainWatching', 'PretrainConfig', 'DataConfig',
-           'EvalConfig', 'ReportConfig', 'SweepConfig', 'CompareConfig', 'ExportConfig', 'UciConfig', 'Choice',
-           'describe', 'parse_value', 'command_line']
+           'kind_of', 'complaint', 'groups_of', 'flat_config', 'stored_choices', 'Notice', 'NoEffect', 'Idle',
+           'no_effect', 'Config', 'TrainFront', 'TrainRows', 'TrainSampling', 'TrainRewards', 'TrainEngine',
+           'TrainAdvantages', 'TrainLoss', 'TrainKL', 'TrainUpdates', 'TrainWatching', 'TrainHealth', 'TrainMachine',
+           'TrainConfig', 'PretrainFront', 'PretrainRows', 'PretrainTargets', 'PretrainUpdates', 'PretrainWatching',
+           'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'SweepConfig', 'CompareConfig', 'ExportConfig',
+           'UciConfig', 'Choice', 'describe', 'parse_value', 'command_line']
 
 # %% ../nbs/00_config.ipynb #714228a5
 import functools
@@ -18,11 +18,12 @@ import json
 import math
 import re
 import shlex
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import UnionType
-from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 from fastcore.docments import docments
 from .names import GONE, in_other_words
 
@@ -80,14 +81,6 @@ Device = _like("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'", r'auto|cpu|mps|cuda(:
 # what we call a type in a sentence
 _WORDS = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'text'}
 
-def _rules(annotation):
-    "The rules that a type carries, also where it may be None."
-    return [
-        rule for part in (annotation, *get_args(annotation))
-        for rule in getattr(part, '__metadata__', ())
-    ]
-
-
 def complaint(
     annotation: type, # type of a field
     value: object,    # value proposed for it
@@ -97,13 +90,14 @@ def complaint(
     if value in choices or value is None and optional: return None
     if choices and plain is str: return f'one of {", ".join(choices)}'
     instead = ''.join(f', or {word}' for word in choices)
-    if value is None: return _WORDS[plain] + instead
     fits = isinstance(value, (int, float) if plain is float else plain)
-    if isinstance(value, bool) and plain is not bool: fits = False
-    if plain is float and fits and not math.isfinite(value): fits = False
-    if not fits: return _WORDS[plain] + instead
-    return next((rule.wanted + instead for rule in _rules(annotation) if not rule.holds(value)),
-                None)
+    # True is an int and nan is a float, and an int may be larger than any float
+    if (not fits or isinstance(value, bool) and plain is not bool
+            or plain is float and not abs(value) <= sys.float_info.max):
+        return _WORDS[plain] + instead
+    rules = (rule for part in (annotation, *get_args(annotation))
+             for rule in getattr(part, '__metadata__', ()))
+    return next((rule.wanted + instead for rule in rules if not rule.holds(value)), None)
 
 # %% ../nbs/00_config.ipynb #3d86df1d
 def groups_of(
@@ -163,6 +157,20 @@ def _once(pairs):
         if names.count(name) > 1: raise ValueError(f'{name} is given twice')
     return dict(pairs)
 
+
+def stored_choices(
+    cls: type, # a configuration class
+    text: str, # a JSON object, with groups or flat
+) -> dict:     # field: value, of the fields that it names
+    """What a stored configuration says. Raises ValueError naming the first field that does not
+    exist or is out of place."""
+    try: values = json.loads(text, object_pairs_hook=_once)
+    except (json.JSONDecodeError, RecursionError) as e:
+        raise ValueError(f'a configuration must be JSON: {e}') from None
+    if not isinstance(values, dict):
+        raise ValueError(f'a configuration must be a JSON object, not {text.strip()[:40]!r}')
+    return _checked_places(cls, values)
+
 # %% ../nbs/00_config.ipynb #5957b6cc
 # other words for a value
 _VALUE_ALIASES = {
@@ -171,10 +179,6 @@ _VALUE_ALIASES = {
 }
 
 # %% ../nbs/00_config.ipynb #3e0c0138
-@functools.cache
-def _types(cls): return get_type_hints(cls, include_extras=True)
-
-
 class Notice(UserWarning): "What is said about a choice that is taken all the same."
 
 class NoEffect(Notice): "A choice that another choice leaves without effect."
@@ -195,11 +199,10 @@ def _set_and_idle(config):
     """The fields that are not at their default and do nothing. Raises ValueError for those that are
     refused."""
     found = set()
-    for rule in config.idle:
-        values = ({name: getattr(config, name) for name in rule.fields.split()} if rule.when(config) else {})
+    for rule in filter(lambda rule: rule.when(config), config.idle):
         given = [
-            name for name, value in values.items()
-            if value not in (getattr(type(config), name), *rule.off)
+            name for name in rule.fields.split()
+            if getattr(config, name) not in (getattr(type(config), name), *rule.off)
         ]
         if given and rule.refused: config._refuse(given[0], 'left out ' + rule.why.format(c=config))
         found.update(given)
@@ -235,14 +238,8 @@ class _Stored:
         cls,
         text: str, # a JSON object, with groups or flat; fields left out keep their default
     ) -> 'Config': # checked like any other
-        """Read a configuration back. Raises ValueError naming the first field that does not exist
-        or is out of place."""
-        try: values = json.loads(text, object_pairs_hook=_once)
-        except (json.JSONDecodeError, RecursionError) as e:
-            raise ValueError(f'a configuration must be JSON: {e}') from None
-        if not isinstance(values, dict):
-            raise ValueError(f'a configuration must be a JSON object, not {text.strip()[:40]!r}')
-        return cls(**_checked_places(cls, values))
+        "Read a configuration back. Raises ValueError as `stored_choices` does."
+        return cls(**stored_choices(cls, text))
 
 # %% ../nbs/00_config.ipynb #d99fe6da
 class Config(_Stored):
@@ -252,16 +249,16 @@ class Config(_Stored):
 
     def __new__(cls, *args, **choices):
         for name in choices:
-            if name not in _types(cls): raise TypeError(_no_field(cls, name))
+            if name not in cls.__dataclass_fields__: raise TypeError(_no_field(cls, name))
         return super().__new__(cls)
 
     def __post_init__(self):
-        for name, annotation in _types(type(self)).items():
-            if isinstance(value := getattr(self, name), str):
+        for f in fields(self):
+            if isinstance(value := getattr(self, f.name), str):
                 if value != value.encode(errors='replace').decode():
-                    self._refuse(name, 'text in UTF-8')
-                object.__setattr__(self, name, _VALUE_ALIASES.get(name, {}).get(value, value))
-            if wanted := complaint(annotation, getattr(self, name)): self._refuse(name, wanted)
+                    self._refuse(f.name, 'text in UTF-8')
+                object.__setattr__(self, f.name, _VALUE_ALIASES.get(f.name, {}).get(value, value))
+            if wanted := complaint(f.type, getattr(self, f.name)): self._refuse(f.name, wanted)
         idle = _set_and_idle(self)
         self._check()
         for sentence in no_effect(self, idle): warnings.warn(sentence, NoEffect, stacklevel=3)
@@ -272,10 +269,7 @@ class Config(_Stored):
         "The fields that other choices leave nothing to do."
         found = {}
         for rule in filter(lambda rule: rule.when(self), self.idle):
-            found |= {
-                name: rule.why.format(c=self)
-                for name in rule.fields.split() if name not in found
-            }
+            for name in rule.fields.split(): found.setdefault(name, rule.why.format(c=self))
         return found
 
     def _refuse(self, name, wanted):
@@ -975,23 +969,26 @@ class Choice:
     annotation: type
     default: object  # used when no other value is given
     group: str       # the group it stands in, or front
-    help: str        # its comment
+    home: type       # the dataclass of that group, from a module
+
+    @property
+    def help(self) -> str: # its comment, read from the source
+        "What it means."
+        return _comments(self.home)[self.name] or ''
 
 
 @functools.cache
+def _comments(group): return docments(group, returns=False)
+
+
 def describe(
-    # a configuration class from a module (the comments are read from its source)
-    cls: type,
-) -> tuple[Choice, ...]:     # the front, then group by group
-    "Every choice of a configuration, with its comment."
-    found, types = [], _types(cls)
-    for word, group in groups_of(cls).items():
-        comments = docments(group, returns=False)
-        found += [
-            Choice(f.name, types[f.name], f.default, word, comments[f.name] or '')
-            for f in fields(group)
-        ]
-    return tuple(found)
+    cls: type,               # a configuration class
+) -> list[Choice]:           # the front, then group by group
+    "Every choice of a configuration."
+    return [
+        Choice(f.name, f.type, f.default, word, group) for word, group in groups_of(cls).items()
+        for f in fields(group)
+    ]
 
 # %% ../nbs/00_config.ipynb #cf963e21
 # how a switch is written in the environment

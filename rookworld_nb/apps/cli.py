@@ -13,7 +13,6 @@ os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
 # %% ../../nbs/apps/05_cli.ipynb #b5122d77
 import argparse
 import contextlib
-import difflib
 import errno
 import io
 import itertools
@@ -25,13 +24,13 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from tqdm.auto import tqdm
 from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Notice,
                                  PretrainConfig, ReportConfig, SweepConfig, CompareConfig,
                                  TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect,
-                                 parse_value)
+                                 parse_value, stored_choices)
 from ..task import token_limits
 from ..interrupt import hung_up
 from ..terminal import busy, while_read
@@ -72,33 +71,38 @@ class _Switch(argparse.Action):
         setattr(namespace, self.dest, not option_string.startswith('--no_'))
 
 
-def _add(group, choice, shown):
+def _help_of(choice):
+    "Its value and its meaning."
     plain, choices, _ = kind_of(choice.annotation)
-    text = choice.help if choice.default is None else f'{choice.help} (default: {choice.default})'
+    text = choice.help + f' (default: {choice.default})'*(choice.default is not None)
     named = ('{%s}' % ','.join(choices) if plain is str and choices else '|'.join(
         [{int: 'N', float: 'X', str: 'TEXT', bool: ''}[plain], *choices]))
     # would leave the page
     if len(named) > 80: named, text = 'NAME', f'{", ".join(choices)}: {text}'
-    kw = dict(dest=choice.name, default=argparse.SUPPRESS,
-              help=text.replace('%', '%%') if shown else argparse.SUPPRESS)
-    if plain is bool:
-        group.add_argument(f'--{choice.name}', f'--no_{choice.name}', action=_Switch, nargs=0, **kw)
-    else: group.add_argument(f'--{choice.name}', metavar=named, **kw)
+    return named, text.replace('%', '%%')
+
+
+def _add(group, choice, shown):
+    name, (named, text) = choice.name, _help_of(choice) if shown else (None, argparse.SUPPRESS)
+    kw = dict(dest=name, default=argparse.SUPPRESS, help=text)
+    if kind_of(choice.annotation)[0] is bool:
+        group.add_argument(f'--{name}', f'--no_{name}', action=_Switch, nargs=0, **kw)
+    else: group.add_argument(f'--{name}', metavar=named, **kw)
 
 # %% ../../nbs/apps/05_cli.ipynb #3a6a80e7
 def _shown(
-    words: list[str], # behind --help: groups, options, or all
-    cls: type,        # configuration of the command
-    prog: str,        # name of the command
-) -> list[str]:       # groups whose options are shown
+    words: list[str]|None, # behind --help: groups, options, or all; None: nobody asks for help
+    cls: type,             # configuration of the command
+    prog: str,             # name of the command
+) -> list[str]:            # groups whose options are shown
     "What a help is about. Raises ValueError with a near word when there is no such group."
+    if words is None: return []
     groups, home = list(groups_of(cls)), {c.name: c.group for c in describe(cls)}
     words = [word.replace('-', '_') for word in words]
     for word in words:
-        if word not in {*groups, *home, 'all'}:
-            near = difflib.get_close_matches(word, [*groups, *home, 'all'], 1)
-            raise ValueError(f'--help knows no group {word}' + (
-                f'; did you mean --help {near[0]}?' if near else f'; {prog} --help lists them'))
+        if word not in (known := [*groups, *home, 'all']):
+            way_out = in_other_words(word, known, '--help ') or f'; {prog} --help lists them'
+            raise ValueError(f'--help knows no group {word}{way_out}')
     if 'all' in words or len(groups) == 1: return groups
     return [home.get(word, word) for word in words] or ['front']
 
@@ -118,7 +122,7 @@ def make_parser(
     # fields that may also be given without their flags, in this order, spaces between
     positional: str = '',
     resume: bool = False,         # offer --resume and --allow_config_change
-    words: tuple|list = (),       # what its help is about: groups, options, or all
+    words: tuple|list|None = (),  # what its help is about, see `_shown`
 ) -> argparse.ArgumentParser:     # gives a namespace of only what was typed, values still text
     "A parser with one flag for each line of a configuration."
     groups, shown = groups_of(cls), _shown(words, cls, prog)
@@ -130,7 +134,7 @@ def make_parser(
         usage=f'{prog} ' + ''.join(f'[{name.upper()}] '
                                    for name in positional.split()) + '[--option value ...]',
         epilog='\n'.join([
-            *([] if words or whole else _group_lines(cls)),
+            *([] if words or whole or not shown else _group_lines(cls)),
             *textwrap.wrap(text, 98, break_on_hyphens=False)
         ]), formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
             prog, max_help_position=30 if whole else 25, width=98))
@@ -166,8 +170,9 @@ def _rank(): return int(os.environ.get('RANK', 0))   # which of the processes of
 
 
 def _from_file(cls, path):
-    try: return asdict(cls.from_json(Path(path).read_text(encoding='utf-8-sig')))
+    try: cls(**(stored := stored_choices(cls, Path(path).read_text(encoding='utf-8-sig'))))
     except ValueError as e: raise ValueError(f'{path}: {e}') from None
+    return stored
 
 
 def _from_environment(cls, environ):
@@ -273,7 +278,7 @@ def _where_it_starts(cls, run, file):
 
 def read_config(
     cls: type,                   # configuration of the command
-    args: list[str],             # arguments as typed
+    args: list[str]|None,        # arguments as typed; None takes those of the process
     prog: str,                   # name of the command
     environ: dict|None = None,   # environment; None takes the process's own
     positional: str = '',        # see `make_parser`
@@ -283,12 +288,13 @@ def read_config(
 ) -> tuple[Config, dict]:
     """Flag over environment over file over default. Raises ValueError or FileNotFoundError, never
     exits (but for --help)."""
+    if args is None: args = sys.argv[1:]
     if (words := _help_words(args)) is not None:
         with while_read():
             print(names_text() if words == ['names'] else make_parser(cls, prog, positional, resume,
                                                                       words).format_help().rstrip())
         raise SystemExit(0)
-    given = _typed(cls, args, make_parser(cls, prog, positional, resume))
+    given = _typed(cls, args, make_parser(cls, prog, positional, resume, None))
     how = dict(verbose=True) if given.pop('verbose', False) else {}
     run, allow = given.pop('resume', None), given.pop('allow_config_change', False)
     if allow and not run: raise ValueError('--allow_config_change is for --resume RUN')
@@ -491,8 +497,7 @@ def train_command(
 ) -> int:                        # exit code
     "Improve a model with GRPO: the main job."
     def work(together):
-        config, how = together(lambda: read_config(TrainConfig, sys.argv[1:] if args is None else
-                                                   args, 'rookworld_train', resume=True))
+        config, how = together(lambda: read_config(TrainConfig, args, 'rookworld_train', resume=True))
         with contextlib.nullcontext() if _rank() else busy('Loading PyTorch'):
             from rookworld_nb.run.train import train
         verbose = how.pop('verbose', False)
@@ -506,8 +511,7 @@ def pretrain_command(
 ) -> int:                        # exit code
     "Train a model on rows, supervised."
     def work(together):
-        config, how = together(lambda: read_config(PretrainConfig, sys.argv[1:] if args is None else
-                                                   args, 'rookworld_pretrain', resume=True))
+        config, how = together(lambda: read_config(PretrainConfig, args, 'rookworld_pretrain', resume=True))
         from rookworld_nb.run.pretrain import pretrain
         from rookworld_nb.report.report import write_report
         run = pretrain(config, **how)
@@ -551,8 +555,7 @@ def data_command(
 ) -> int:                        # exit code
     "Make rows: positions labelled by Stockfish, or A rows of one kind."
     def work(_):
-        config, _ = read_config(DataConfig, sys.argv[1:] if args is None else args,
-                                'rookworld_data')
+        config, _ = read_config(DataConfig, args, 'rookworld_data')
         from rookworld_nb.chess.synthetic import make_rows
         rows = make_rows(config)
         print(f'Rows: {rows}' + f'\nManifest: {rows/"manifest.json"}' * rows.is_dir())
@@ -591,8 +594,7 @@ def report_command(
 ) -> int:                        # exit code
     "Write the report of a run again."
     def work(_):
-        config, _ = read_config(ReportConfig, sys.argv[1:] if args is None else args,
-                                'rookworld_report', positional='run')
+        config, _ = read_config(ReportConfig, args, 'rookworld_report', positional='run')
         run = Path(config.run) if config.run else _newest_run()
         if not run.is_dir(): raise FileNotFoundError(f'{run} is not a run directory')
         from rookworld_nb.report.report import write_report
@@ -605,8 +607,7 @@ def export_command(
 ) -> int:                        # exit code
     "Write a model, with its model card, for transformers and the hub."
     def work(_):
-        config, _ = read_config(ExportConfig, sys.argv[1:] if args is None else args,
-                                'rookworld_export', positional='run output')
+        config, _ = read_config(ExportConfig, args, 'rookworld_export', positional='run output')
         if config.run is None: config = replace(config, run=str(_newest_run()))
         from rookworld_nb.apps.export import export_model
         print(f'Model: {export_model(config)}' + f'\nHub: {config.push}' * bool(config.push))
@@ -618,7 +619,7 @@ def uci_command(
 ) -> int:                        # exit code
     "Be a chess engine on standard input and output."
     def work(_):
-        config, _ = read_config(UciConfig, sys.argv[1:] if args is None else args, 'rookworld_uci')
+        config, _ = read_config(UciConfig, args, 'rookworld_uci')
         from rookworld_nb.apps.uci import serve
         serve(config)
         os._exit(0)     # quit means now, and taking torch down would take longer than the rest
@@ -633,8 +634,7 @@ def sweep_command(
 ) -> int:                        # exit code
     "Run many trainings over a space of choices, and compare them."
     def work(_):
-        config, _ = read_config(SweepConfig, sys.argv[1:] if args is None else args,
-                                'rookworld_sweep', positional='space')
+        config, _ = read_config(SweepConfig, args, 'rookworld_sweep', positional='space')
         from rookworld_nb.sweep.sweep import sweep
         print(f'Report: {sweep(config, [sys.executable, "-c", _TRIAL])}')
     return _run_command(work, 'rookworld_sweep')
@@ -648,8 +648,7 @@ def compare_command(
 ) -> int:                        # exit code
     "Compare ways of learning at equal cost, by a registered plan."
     def work(_):
-        config, _ = read_config(CompareConfig, sys.argv[1:] if args is None else args,
-                                'rookworld_compare', positional='plan stage')
+        config, _ = read_config(CompareConfig, args, 'rookworld_compare', positional='plan stage')
         from rookworld_nb.arms.compare import compare_arms
         found = compare_arms(config, [sys.executable, '-c', _ARM])
         with while_read():
