@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['Share', 'Positive', 'PositiveShare', 'NotNegative', 'BelowOne', 'Whole', 'Seed', 'Threads', 'Count', 'CountOrAuto',
-           'Size', 'GroupSize', 'MultiPV', 'Refills', 'Name', 'Mix', 'Device', 'OUTSIDE_BASELINES', 'TINY', 'SWITCH',
-           'kind_of', 'complaint', 'groups_of', 'flat_config', 'stored_choices', 'Notice', 'NoEffect', 'Idle',
-           'no_effect', 'Config', 'TrainFront', 'TrainRows', 'TrainSampling', 'TrainRewards', 'TrainEngine',
+           'Size', 'GroupSize', 'MultiPV', 'Refills', 'Name', 'Mix', 'Device', 'OUTSIDE_BASELINES', 'EVAL_ENV_RATIO',
+           'TINY', 'SWITCH', 'kind_of', 'complaint', 'groups_of', 'flat_config', 'stored_choices', 'Notice', 'NoEffect',
+           'Idle', 'no_effect', 'Config', 'TrainFront', 'TrainRows', 'TrainSampling', 'TrainRewards', 'TrainEngine',
            'TrainAdvantages', 'TrainLoss', 'TrainKL', 'TrainUpdates', 'TrainWatching', 'TrainHealth', 'TrainMachine',
            'TrainConfig', 'PretrainFront', 'PretrainRows', 'PretrainTargets', 'PretrainUpdates', 'PretrainWatching',
            'PretrainConfig', 'DataConfig', 'EvalConfig', 'ReportConfig', 'SweepConfig', 'CompareConfig', 'ExportConfig',
@@ -566,6 +566,9 @@ def _shares_of(tasks, env_ratio):
 # prompts in an evaluation of a run, where nobody says how many
 def _held_out(steps): return min(2000, 20*steps)
 
+# share of A among the held-out prompts of an evaluation
+EVAL_ENV_RATIO = 0.5
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainKL, TrainLoss,
@@ -669,7 +672,8 @@ class PretrainRows:
     "Which rows are read or made, and how they are varied."
     # published best moves: repair them where the file has the label defect, never, or always
     fix_best: Literal['auto', 'never', 'always'] = 'auto'
-    max_bad_rows: Share = 0.05        # share of unreadable rows a file may have, 0 to 1
+    # share of unreadable rows a file may have, 0 to 1
+    max_bad_rows: Share = TrainRows.max_bad_rows
     # which tasks, and their shares, such as 'S:1', see task; the rows of a task of your own are
     # those of data; None: P and A, by env_ratio
     tasks: Mix|None = None
@@ -808,7 +812,8 @@ class EvalConfig(Config):
     data: Name = 'positions'
     # published best moves: repair them where the file has the label defect, never, or always
     fix_best: Literal['auto', 'never', 'always'] = 'auto'
-    max_bad_rows: Share = 0.05      # share of unreadable rows a file may have, 0 to 1
+    # share of unreadable rows a file may have, 0 to 1
+    max_bad_rows: Share = TrainRows.max_bad_rows
     # which rows of data, by position: eval are those that training here leaves out; auto takes eval
     # where there are any, else all
     split: Literal['auto', 'eval', 'train', 'all'] = 'auto'
@@ -833,7 +838,8 @@ class EvalConfig(Config):
     nodes: Count = 10000            # search nodes per position, also of a UCI engine as opponent
     # where Stockfish is; None looks at $STOCKFISH_PATH, the PATH and /usr/games
     stockfish_path: str|None = None
-    max_new_tokens: Size = 144      # tokens an answer may have, end token included
+    # tokens an answer may have, end token included
+    max_new_tokens: Size = TrainSampling.max_new_tokens
     env_max_new_tokens: Size|None = None # max_new_tokens of A prompts; None is that of P
     batch_size: Count = 256         # prompts answered at once; greedy results are the same for any
     seed: Seed = 0                  # of sampling, intervals and tests, and of the choice of rows

@@ -56,7 +56,7 @@ def _write_generation_config(
     "Let `transformers` answer greedily, stop at the end token, and never run out of positions."
     end = tokenizer.eot
     about = dict(bos_token_id=end, eos_token_id=end, pad_token_id=end,
-                 max_new_tokens=min(144, n_positions//2), do_sample=False)
+                 max_new_tokens=min(TrainConfig.max_new_tokens, n_positions//2), do_sample=False)
     (directory/'generation_config.json').write_text(json.dumps(about, indent=2) + '\n', 'utf-8')
 
 # %% ../../nbs/apps/04_export.ipynb #cf592b43

@@ -142,7 +142,8 @@ def play_match(
     theirs: Callable,     # the other side
     pairs: int,           # openings, each played twice
     seed: int = 0,        # of the openings
-    max_plies: int = 200, # half-moves of a game, at most, those of the opening included
+    # half-moves of a game, at most, those of the opening included
+    max_plies: int = EvalConfig.max_plies,
 # one row per game: pair, white (True: we are), points (0, 0.5 or 1: ours), ended_by, plies, helped
 # and their_help (moves that the rules chose), moves (UCI)
 ) -> pd.DataFrame:

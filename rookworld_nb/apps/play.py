@@ -16,11 +16,12 @@ import chess
 import pandas as pd
 import torch
 from torch import Tensor
-from ..config import UciConfig
+from ..config import EvalConfig, UciConfig
 from ..chess.board import START_FEN, is_legal, transition
 from ..chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion, parse_prompt
 from ..chess.quick_rules import legal_moves
 from ..fast.generate import generate, Rollouts, completion_logits
+from ..lm.plain import SamplingParams
 from ..lm.tokenizer import pad_batch
 from ..lm.loader import load_model, pick_device
 from ..grpo.grpo import token_logprobs
@@ -43,7 +44,7 @@ def play_move(
     temperature: float = 0.0, # of sampling; 0 is greedy
     top_k: int = 0,           # draw from the k most likely tokens; 0: all
     seed: int = 0,            # of the draw
-    max_new_tokens: int = 144, # longest answer
+    max_new_tokens: int = SamplingParams.max_new_tokens, # longest answer
 ) -> str:                     # UCI, legal or not; '' when the answer cannot be read
     "The move that the model wants to play."
     task = PolicyTask(fen)
@@ -131,7 +132,7 @@ def _answer_tasks(
     temperature: float = 0.0, # of sampling; 0 is greedy
     top_k: int = 0,           # draw among the k most likely tokens; 0: all
     seed: int = 0,            # of the draw
-    # most tokens of an answer to each task, see `token_limits`; None: 144 for all
+    # most tokens of an answer to each task, see `token_limits`; None: max_new_tokens of `TrainConfig`
     limits: dict|None = None,
 ) -> list[str]:               # one completion per task, see `_read_answer`
     "The completions of the model for several tasks, asked at once."
@@ -147,13 +148,14 @@ def self_play(
     # of player and world; 0 is greedy, and then all games from one position are the same
     temperature: float = 0.6,
     top_k: int = 5,             # draw among the k most likely tokens; 0: all
-    max_plies: int = 200,       # half-moves, at most
+    max_plies: int = EvalConfig.max_plies, # half-moves, at most
     seed: int = 0,              # the same seed and number of games give the same games
     # positions to start from, taken in turn; None: the start of the game
     fens: list|None = None,
     # who gives the next position: 'model', or 'rules' to test the player alone
     world: str = 'model',
-    # most tokens of the player's answers and the world's, see `token_limits`; None: 144 for both
+    # most tokens of the player's answers and the world's, see `token_limits`; None: max_new_tokens
+    # of `TrainConfig`
     limits: dict|None = None,
 # one row per game: start, plies (legal half-moves), ended_by (see `ENDS`), fen, moves (UCI), said
 # (last answer), world

@@ -29,6 +29,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from huggingface_hub import HfFileSystem
+from ..config import TrainConfig
 from ..task import TASKS, Task
 from .board import standard_castling, transition
 from .quick_rules import quick_transition
@@ -307,7 +308,7 @@ class _Checks:
     split: str|None = None
     limit: int|None = None
     fix_best: str = 'auto'
-    max_bad_rows: float = 0.05
+    max_bad_rows: float = TrainConfig.max_bad_rows
     fits: Callable|None = None
     stop_early: bool = False   # do not read to its end what has too many bad rows at its start
 
@@ -530,7 +531,8 @@ def read_positions(
     seed: int = 0,
     split: str|None = None, # see `load_rows`
     limit: int|None = None, # at most this many of them
-    max_bad_rows: float = 0.05, # share of rows that may be unreadable, 0 to 1
+    # share of rows that may be unreadable, 0 to 1
+    max_bad_rows: float = TrainConfig.max_bad_rows,
 # one example per row: P with the engine's labels, or A with a move played from there
 ) -> Rows:
     "Labelled positions as examples."
@@ -760,7 +762,8 @@ def load_rows(
     limit: int|None = None,
     # repair published best moves: 'never', 'always', or 'auto': where the file has the defect
     fix_best: str = 'auto',
-    max_bad_rows: float = 0.05, # share of rows that may be unreadable, 0 to 1
+    # share of rows that may be unreadable, 0 to 1
+    max_bad_rows: float = TrainConfig.max_bad_rows,
     # of a file or directory, note in the user's cache folder which rows passed the checks, see
     # `row_cache`
     cache: bool = False,

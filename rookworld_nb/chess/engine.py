@@ -30,6 +30,7 @@ from itertools import islice, count
 from pathlib import Path
 import chess
 import chess.engine
+from ..config import DataConfig
 from .positions import Position, move_weight, position_key
 
 # %% ../../nbs/chess/05_engine.ipynb #1f4a3f2c
@@ -292,7 +293,8 @@ class _Engine:
 # %% ../../nbs/chess/05_engine.ipynb #d9eb12fe
 def engine_version(
     path: str,             # the engine's executable
-    timeout: float = 10.0, # seconds it may take; EngineLost when it does not answer
+    # seconds it may take; EngineLost when it does not answer
+    timeout: float = DataConfig.timeout,
 # the name it gives itself, e.g. 'Stockfish 15.1'; of its file where it gives none
 ) -> str:
     "Ask an engine for its name."
@@ -375,9 +377,10 @@ def _skills_of(engine, name, nodes, multipv):
 
 def probe_engine(
     path: str,             # the engine's executable
-    nodes: int = 1000,     # search nodes that it will be given
-    multipv: int = 5,      # lines that it will be asked for
-    timeout: float = 10.0, # seconds it may take; EngineLost when it does not answer
+    nodes: int = DataConfig.nodes,     # search nodes that it will be given
+    multipv: int = DataConfig.multipv, # lines that it will be asked for
+    # seconds it may take; EngineLost when it does not answer
+    timeout: float = DataConfig.timeout,
 ) -> EngineSkills:
     "Try what an engine can do. Raises EngineLost when it gives no exact value."
     return _ask_new(
@@ -511,14 +514,14 @@ class EnginePool(contextlib.AbstractContextManager):
     def __init__(self,
         # search nodes per question, more where they do not suffice for depth 1: an even cost,
         # unlike depth
-        nodes: int = 1000,
-        multipv: int = 5,            # how many best moves `analyse` gives
+        nodes: int = DataConfig.nodes,
+        multipv: int = DataConfig.multipv, # how many best moves `analyse` gives
         workers: int = 1,            # engine processes; 0 uses every core
         path: str|None = None,       # see `find_engine`; FileNotFoundError when there is none
         # SQLite file of earlier answers; None keeps them as long as the pool
         cache: str|Path|None = None,
         # seconds after which a search is stopped and its engine restarted
-        timeout: float = 10.0,
+        timeout: float = DataConfig.timeout,
     ):
         self.nodes, self.multipv, self.lost, exe = nodes, multipv, None, require_engine(path)
         self.skills = probe_engine(exe, nodes, multipv, timeout)
@@ -566,12 +569,13 @@ class EnginePool(contextlib.AbstractContextManager):
 # %% ../../nbs/chess/05_engine.ipynb #c742c211
 def analyse_positions(
     fens: Iterable[str],       # positions with at least one legal move
-    nodes: int = 1000,         # search nodes per position, see `EnginePool`
-    multipv: int = 5,          # how many best moves
+    nodes: int = DataConfig.nodes, # search nodes per position, see `EnginePool`
+    multipv: int = DataConfig.multipv, # how many best moves
     workers: int = 1,          # engine processes; 0 uses every core
     path: str|None = None,     # see `find_engine`
     cache: str|Path|None = None, # SQLite file of earlier answers; None keeps nothing
-    timeout: float = 10.0,     # seconds after which a search is stopped and its engine restarted
+    # seconds after which a search is stopped and its engine restarted
+    timeout: float = DataConfig.timeout,
 ) -> Iterator[Analysis]:       # in the order asked
     """Ask Stockfish about many positions. Raises FileNotFoundError when there is no engine,
     EngineLost when one fails twice."""

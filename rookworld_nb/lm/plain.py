@@ -10,6 +10,7 @@ __all__ = ['SamplingParams', 'next_logprobs', 'uniform_draws', 'PlainCompletion'
 from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
+from ..config import TrainConfig
 from .model import GPT
 
 # %% ../../nbs/lm/04_plain.ipynb #b48a673b
@@ -17,7 +18,7 @@ from .model import GPT
 class SamplingParams:
     "How completions are drawn. What may be a list has one number for each prompt."
     # longest completion, end token included; less where `n_positions` is nearer
-    max_new_tokens: int = 144
+    max_new_tokens: int = TrainConfig.max_new_tokens
     # logits are divided by it, in drawing and in scoring; 0 takes the most likely id, and counts
     # as 1 in scoring
     temperature: float|list = 1.0

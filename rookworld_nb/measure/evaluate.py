@@ -15,6 +15,7 @@ import chess
 import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
+from ..config import DataConfig, EvalConfig
 from ..terminal import moving
 from ..task import TASKS, complete
 from ..chess.board import transition
@@ -94,7 +95,7 @@ def judge_rows(
     rows: list[Example],     # n examples
     # how they are answered, greedily unless told otherwise; a list has a number for each row
     how: SamplingParams = SamplingParams(temperature=0.0),
-    batch_size: int = 256,   # prompts per call of `generate`
+    batch_size: int = EvalConfig.batch_size, # prompts per call of `generate`
     group_size: int = 1,     # samples per prompt
     engine: dict[str, PolicyAnswer]|None = None, # see `judge_texts`
     # what differs from `how`, by name; a dict has a number for each task, such as the limits of
@@ -240,8 +241,9 @@ def judge_trivial(
 # %% ../../nbs/measure/04_evaluate.ipynb #7499e890
 def engine_labels(
     rows: Iterable[Example], # of either task; A rows are skipped
-    nodes: int = 10000,      # search nodes per position
-    multipv: int = 5,        # best moves; a search of one node finds no more than one
+    nodes: int = EvalConfig.nodes, # search nodes per position
+    # best moves; a search of one node finds no more than one
+    multipv: int = DataConfig.multipv,
     path: str|None = None,   # see `find_engine`; FileNotFoundError when there is none
     workers: int = 0,        # engine processes; 0 uses every core
 ) -> dict[str, PolicyAnswer]: # by position
@@ -281,8 +283,8 @@ def evaluate(
     suite: str|None = None,
     temperature: float = 0.0, # 0 is greedy
     seed: int = 0,            # of sampling and bootstrap
-    batch_size: int = 256,    # prompts answered at once
-    # most tokens of an answer to each task, see `token_limits`; None: 144 for all
+    batch_size: int = EvalConfig.batch_size, # prompts answered at once
+    # most tokens of an answer to each task, see `token_limits`; None: max_new_tokens of `TrainConfig`
     limits: dict[str, int]|None = None,
 ) -> pd.DataFrame:            # columns metric, value, low, high, n, task, slice
     "Held-out metrics with intervals, per task, colour, phase and class."

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 import pandas as pd
 import torch
-from ..config import EvalConfig
+from ..config import EVAL_ENV_RATIO, EvalConfig
 from ..files import read_json
 from ..terminal import while_read
 from ..page import document, escaped, frame_html
@@ -53,7 +53,7 @@ def _eval_rows(
     if reader: rows = reader(config.data, limit)
     else:
         asked = [context_of(name) for name in (config.model, config.compare) if name]
-        read = partial(load_rows, config.data, env_ratio=0.5, seed=config.seed, limit=limit,
+        read = partial(load_rows, config.data, env_ratio=EVAL_ENV_RATIO, seed=config.seed, limit=limit,
                        fix_best=config.fix_best, max_bad_rows=config.max_bad_rows,
                        fits=lambda row: [fits(row) for fits in asked])
         rows = read(split=dict(auto='eval', all=None).get(config.split, config.split))[:]

@@ -18,6 +18,7 @@ from ..chess.board import transition
 from ..chess.positions import Position, check_split, position_key, split_of
 from ..chess.tasks import EnvTask, PolicyTask, parse_completion
 from ..fast.generate import generate
+from ..lm.plain import SamplingParams
 from .measures import bootstrap
 from ..reward.coherence import is_coherent
 
@@ -73,7 +74,7 @@ def judge_by_rules(
     model,              # a `GPT`
     tokenizer,          # see `load_tokenizer`
     fens: list[str],    # positions with a legal move
-    max_new_tokens: int = 144, # longest answer
+    max_new_tokens: int = SamplingParams.max_new_tokens, # longest answer
 # one row per position: fen, completion, format_valid, legal_best, `coherence`
 ) -> pd.DataFrame:
     "Greedy answers to P, judged without labels."
@@ -103,7 +104,7 @@ def visited_positions(
     split: str|None = 'train', # see `split_of`; None takes all
     side_by_side: int = 64,   # games that go on at the same time
     max_plies: int = 60,      # positions of a game, that after its opening included
-    max_new_tokens: int = 144, # longest answer
+    max_new_tokens: int = SamplingParams.max_new_tokens, # longest answer
 ) -> Iterator[Position]:      # no position twice
     "Positions of the model's own games."
     check_split(split)
@@ -145,7 +146,7 @@ def right_states(
     chains: int = 200,  # how many
     most: int = 100,    # states of a chain, at most
     seed: int = 0,      # of openings and moves
-    max_new_tokens: int = 144, # longest answer
+    max_new_tokens: int = SamplingParams.max_new_tokens, # longest answer
 # one row per chain: right (states before the first wrong one, 0 to most), wrong (the answer that
 # ended it, or '')
 ) -> pd.DataFrame:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 from .. import __version__
-from ..config import PretrainConfig
+from ..config import EVAL_ENV_RATIO, PretrainConfig
 from ..task import check_letters
 from ..files import file_sha256, read_json, read_rows, write_at_once
 from ..interrupt import Interrupt
@@ -91,9 +91,12 @@ class _Muon(torch.optim.Optimizer):
     "Muon for the matrices of the blocks, AdamW for everything else."
     def __init__(self,
         model: GPT,                      # whose parameters learn
-        learning_rate: float = 0.01,     # of the matrices: the size of a step in spectral norm
-        vector_learning_rate: float = 3e-3, # of AdamW, for embeddings and vectors
-        weight_decay: float = 0.02,      # of the matrices, a share of the learning rate
+        # of the matrices: the size of a step in spectral norm
+        learning_rate: float = PretrainConfig.learning_rate,
+        # of AdamW, for embeddings and vectors
+        vector_learning_rate: float = PretrainConfig.vector_learning_rate,
+        # of the matrices, a share of the learning rate
+        weight_decay: float = PretrainConfig.weight_decay,
         momentum: float = 0.95,          # of the matrices (Nesterov)
         betas: tuple = (0.9, 0.95),      # of AdamW
         # (rows of the embedding, the part that each has), both (N,) int64; see `_move_parts`
@@ -208,7 +211,7 @@ def supervised_step(
     batch: Batch,                     # what to learn; of several ranks, this rank's share
     peaks: list[float],               # highest learning rate of each group
     factor: float,                    # share of it in this step
-    grad_clip: float = 1.0,           # largest norm of the gradient
+    grad_clip: float = PretrainConfig.grad_clip, # largest norm of the gradient
 # loss before the step, nats per completion token; norm of the gradient before clipping
 ) -> tuple[float, float]:
     """One step down the completion loss. Raises RuntimeError, before any weight has moved, when the
@@ -337,7 +340,7 @@ def _held_out(config, shards, fits=None):
     own = own_held_out(config)
     if config.shares.keys() <= own.keys(): return [e for made in own.values() for e in made]
     if config.shares.get(PolicyTask.letter): check_shards(shards)
-    found = load_rows(shards[0], 0.5, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows, fits=fits)
+    found = load_rows(shards[0], EVAL_ENV_RATIO, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows, fits=fits)
     if found: return found[:] + [e for made in own.values() for e in made]
     raise ValueError(
         f'{shards[0]} has no evaluation rows: 5 % of positions belong to the evaluation split; '
