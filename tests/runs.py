@@ -17,7 +17,6 @@ from unittest.mock import patch
 import pandas as pd
 import torch
 from rookworld_nb.apps import cli
-from rookworld_nb.config import DataConfig, EvalConfig, PretrainConfig, SweepConfig, CompareConfig, TrainConfig, describe
 from rookworld_nb.lm.loader import save_model
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.lm.tokenizer import load_tokenizer
@@ -28,11 +27,8 @@ POSITIONS = importlib.resources.files('rookworld_nb')/'assets'/'positions.parque
 # that anything may take on a busy machine; nothing waits for so long that is not broken
 SECONDS = 300
 
-# once for all children: an optimizer has torch import its compiler, and the comments of an option
-# are read from the source
+# once for all children: an optimizer has torch import its compiler
 torch.optim.AdamW([torch.zeros(1)])
-for config in (DataConfig, EvalConfig, PretrainConfig, SweepConfig, CompareConfig, TrainConfig):
-    describe(config)
 
 
 # ---- commands, as a shell sees them

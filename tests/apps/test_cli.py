@@ -32,6 +32,13 @@ def test_nothing_large_is_loaded_early(tmp_path):
                           env=bare).returncode == 0
 
 
+def test_comments_are_read_for_a_help_only():
+    "They stand in the source, and reading them takes longer than the rest of a command."
+    code = ("import rookworld_nb.config as c; c.docments = None; from rookworld_nb.apps.cli import read_config; "
+            "read_config(c.TrainConfig, ['--steps', '3'], 'rookworld_train', {}, resume=True)")
+    assert subprocess.run([sys.executable, '-c', code], timeout=60).returncode == 0
+
+
 def bad(tmp_path, case):
     "Arguments that cannot work, each in its own way."
     if case == 'lr': return ['--lr', '-1']
