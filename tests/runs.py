@@ -20,7 +20,7 @@ from rookworld_nb.apps import cli
 from rookworld_nb.lm.loader import save_model
 from rookworld_nb.lm.model import GPT, PRESETS
 from rookworld_nb.lm.tokenizer import load_tokenizer
-from rookworld_nb.run import train
+from rookworld_nb.run import held_out
 
 POSITIONS = importlib.resources.files('rookworld_nb')/'assets'/'positions.parquet'
 
@@ -184,8 +184,8 @@ def undisturbed(folder, choices, measured=True):
 @contextlib.contextmanager
 def unmeasured():
     "Runs do without evaluations, which take half of a short one."
-    with patch.object(train, 'evaluate_run',
-                      lambda *args: {}), patch.object(train, '_compare_runs', lambda *args: '[]'):
+    with patch.object(held_out, 'evaluate_run',
+                      lambda *args: {}), patch.object(held_out, '_compare_runs', lambda *args: '[]'):
         yield
 
 

@@ -6,7 +6,7 @@ import warnings
 import pytest
 from rookworld_nb.apps.cli import read_config
 from rookworld_nb.config import Config, Idle, NoEffect, Notice, TrainConfig, complaint, describe, kind_of
-from rookworld_nb.run.train import open_run
+from rookworld_nb.run.run_log import open_run
 from rookworld_nb.sweep.space import read_space
 
 COMMANDS = {

@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 import pytest
-from rookworld_nb.run import train as training
+from rookworld_nb.run import held_out
+from rookworld_nb.run.train import train
 from rookworld_nb.apps.cli import _canonical, make_parser, read_config
 from rookworld_nb.config import Config, TrainConfig, describe, kind_of
 from rookworld_nb.chess.engine import find_engine
@@ -85,8 +86,8 @@ def remembered(work):
 
 @pytest.fixture(scope='module')
 def rows(tmp_path_factory):
-    with patch.object(training, 'load_rows',
-                      cache(training.load_rows)), patch.object(experience, 'generate',
+    with patch.object(held_out, 'load_rows',
+                      cache(held_out.load_rows)), patch.object(experience, 'generate',
                                                                remembered(experience.generate)):
         yield Path(some_positions(tmp_path_factory.mktemp('data')))
 
@@ -105,7 +106,7 @@ def ran(choices, data):
     config, _ = read_config(TrainConfig, flags, 'rookworld_train', environ={})
     IDLE[choices] = set(config.without_effect())
     with contextlib.nullcontext() if EVALUATED & dict(choices).keys() else unmeasured():
-        out = training.train(config)
+        out = train(config)
     metrics = [json.loads(line) for line in (out/'metrics.jsonl').read_text().splitlines()]
     assert len(metrics) == values['max_steps']
     for row in metrics:
@@ -166,7 +167,7 @@ def test_seed_command(line, rows, tmp_path, capsys):
     ]
     config, _ = read_config(TrainConfig, flags, 'rookworld_train', environ={})
     with contextlib.nullcontext() if line == SEED[0] else unmeasured():
-        assert (training.train(config)/'comparison.json').exists()
+        assert (train(config)/'comparison.json').exists()
 
 
 MEANT = {

@@ -13,7 +13,8 @@ from rookworld_nb.apps import cli, play
 from rookworld_nb.measure import evaluate, exam
 from rookworld_nb.chess import unlabelled
 from rookworld_nb.grpo import experience, ranks, step as learning
-from rookworld_nb.run import train as training
+from rookworld_nb.run import held_out, recovery
+from rookworld_nb.run.train import train
 from rookworld_nb.config import EvalConfig, TrainConfig
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.grpo.experience import PromptSource, StepFacts, collect, gather
@@ -364,8 +365,8 @@ def test_each_task_is_evaluated_at_its_own_length():
     assert spy.given('limits') == [[11, 5, 5]]                                   # A comes first
     with Spy(evaluate, 'judge_rows') as spy: evaluate.evaluate(tiny(), TOKENIZER, examples, limits=ASKED)
     assert spy.given('limits') == [ASKED]
-    with Spy(training, 'judge_rows') as spy:
-        training.evaluate_run(tiny(), TOKENIZER, examples, log, 0, replace(CONFIG, **BOUNDS))
+    with Spy(held_out, 'judge_rows') as spy:
+        held_out.evaluate_run(tiny(), TOKENIZER, examples, log, 0, replace(CONFIG, **BOUNDS))
     assert spy.given('limits') == [ASKED]*3
 
 
@@ -401,7 +402,7 @@ def test_before_is_before_and_everybody_is_asked_alike(tmp_path):
         asked.append((seed, {k: (temperature[k], top_k[k]) for k in temperature}))
         return evaluate.judge_texts(rows,
                                     [['?' if len(asked) <= 3 else r.completion()] for r in rows])
-    with patch.object(training, 'judge_rows', answers): out = training.train(config)
+    with patch.object(held_out, 'judge_rows', answers): out = train(config)
     # the same samples for every seed of a run
     assert asked == [(0, dict.fromkeys('PA', (0.0, 0))), (0, dict.fromkeys('PA', (1.0, 0))), (0, dict(P=(0.3, 4), A=(0.6, 4)))] * 2
     rows = [r for r in json.loads((out/'comparison.json').read_text()) if (r['metric'], r['slice']) == ('reward', 'all')]
@@ -416,12 +417,12 @@ def test_a_run_from_before_the_second_length_goes_on_as_it_was(tmp_path, tokens)
     # its answers all earn the same
     config = replace(CONFIG, model=str(tmp_path/'tiny'), data=some_positions(tmp_path), max_new_tokens=tokens, eval_prompts=4, entropy_coef=0.1)
     def weights(out): return (sorted(out.glob('checkpoints/step-*'))[-1]/'model.safetensors').read_bytes()
-    whole = training.train(replace(config, max_steps=2, output_dir=str(tmp_path/'whole')))
+    whole = train(replace(config, max_steps=2, output_dir=str(tmp_path/'whole')))
     def older(c): return {k: v for k, v in asdict(c).items() if k != 'env_max_new_tokens'}
-    with patch.object(training, 'asdict', older): out = training.train(replace(config, max_steps=1, output_dir=str(tmp_path/'run')))
+    with patch.object(recovery, 'asdict', older): out = train(replace(config, max_steps=1, output_dir=str(tmp_path/'run')))
     (out/'config.json').write_text(json.dumps(older(replace(config, max_steps=1, output_dir=str(out)))))
     assert weights(out) != weights(whole)
-    training.train(replace(TrainConfig.from_json((out/'config.json').read_text()), max_steps=2, output_dir='elsewhere'), out)
+    train(replace(TrainConfig.from_json((out/'config.json').read_text()), max_steps=2, output_dir='elsewhere'), out)
     # it stays where it is
     assert weights(out) == weights(whole) and TrainConfig.from_json((out/'config.json').read_text()).output_dir == str(out)
     # evaluations let an answer have 144 tokens then
@@ -431,14 +432,14 @@ def test_a_run_from_before_the_second_length_goes_on_as_it_was(tmp_path, tokens)
 @pytest.mark.parametrize('choices, third', [(dict(temperature=1.0), False), (dict(temperature=1.0, top_p=0.9), True), (dict(temperature=0.3, top_k=4), True), (dict(temperature=1.0, vocabulary='task'), True)])
 def test_a_third_column_where_training_samples_otherwise(choices, third):
     log, both = SimpleNamespace(append=lambda name, rows: None), [next(r for r in ROWS if r.kind == kind) for kind in 'PA']
-    with patch.object(training, 'judge_rows', lambda model, tokenizer, rows, **kw: evaluate.judge_texts(rows, [['?']]*len(rows))):
-        judged = training.evaluate_run(None, TOKENIZER, both, log, 1, replace(CONFIG, **choices))
+    with patch.object(held_out, 'judge_rows', lambda model, tokenizer, rows, **kw: evaluate.judge_texts(rows, [['?']]*len(rows))):
+        judged = held_out.evaluate_run(None, TOKENIZER, both, log, 1, replace(CONFIG, **choices))
     assert ('tempered' in judged) == third and all(table['index'].tolist() == [0, 1] for table in judged.values())
 
 
 def test_held_out_prompts_are_the_same_for_every_seed(tmp_path):
     config = replace(CONFIG, data=some_positions(tmp_path, 800), eval_prompts=30)
-    (one, first), (two, second) = (training.load_prompts(replace(config, seed=seed)) for seed in (0, 7))
+    (one, first), (two, second) = (held_out.load_prompts(replace(config, seed=seed)) for seed in (0, 7))
     assert first == second and {r.kind for r in first} == {'P', 'A'}
     assert [e.fen for e in one.take('P', 5)] != [e.fen for e in two.take('P', 5)]
 
@@ -473,7 +474,7 @@ def test_every_kind_of_prompt_has_a_stream_for_each_seed_and_block():
     with patch.object(unlabelled.random, 'Random', side_effect=lambda name: streams.append(name) or 1/0):
         for seed in range(100):
             # those that visit others' positions begin at some of their own
-            for blocks in training.unlabelled_mixture(kinds, seed).streams.values():
+            for blocks in held_out.unlabelled_mixture(kinds, seed).streams.values():
                 for number in range(30):
                     with pytest.raises(ZeroDivisionError): next(getattr(blocks, 'openings', blocks).make(number))
     assert len({*streams}) == len(streams) >= 100*30*len(kinds)

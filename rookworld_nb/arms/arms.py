@@ -21,7 +21,7 @@ from ..grpo.step import Learner, make_optimizer, train_step
 from ..fast.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..run.targets import TokenRow, TokenRows, completion_loss, tokenize
-from ..run.train import load_prompts
+from ..run.held_out import load_prompts
 
 # %% ../../nbs/arms/00_arms.ipynb #52dfd40c
 @dataclass(frozen=True, kw_only=True)

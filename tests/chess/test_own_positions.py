@@ -7,7 +7,7 @@ import chess
 import pytest
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.chess.positions import split_of
-from rookworld_nb.run import train
+from rookworld_nb.run.run_log import RunLog
 from runs import call, contents, die, in_child
 
 
@@ -35,11 +35,11 @@ SMALL = '--model nano --max_steps 3 --prompts_per_step 2 --group_size 4 --env_ra
 def test_a_killed_run_on_games_goes_on_as_if_nothing_had_happened(tmp_path):
     args = [*SMALL, '--data', write_games(tmp_path/'games.pgn'), '--output_dir']
     assert in_child([*args, tmp_path/'whole']) == 0
-    append = train.RunLog.append
+    append = RunLog.append
     def dying(self, to, rows):
         append(self, to, rows := list(rows))
         if to == 'metrics' and rows[0]['step'] == 2: die()
-    assert in_child([*args, tmp_path/'killed'], patch.object(train.RunLog, 'append', dying)) == -9
+    assert in_child([*args, tmp_path/'killed'], patch.object(RunLog, 'append', dying)) == -9
     assert in_child(['--resume', tmp_path/'killed']) == 0
     whole = contents(tmp_path/'whole')
     assert contents(tmp_path/'killed') == whole and len(whole['metrics.jsonl']) == 3

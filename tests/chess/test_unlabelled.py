@@ -11,7 +11,7 @@ from rookworld_nb.chess.positions import position_hash, split_of
 from rookworld_nb.chess.unlabelled import MOVE_KINDS, POSITIONS, position_kinds, unlabelled_prompts
 from rookworld_nb.grpo.mixture import unlabelled_mixture
 from rookworld_nb.measure.probes import PROBES, probe_rows, reserved_positions
-from rookworld_nb.run import train
+from rookworld_nb.run.run_log import RunLog
 from runs import contents, die, in_child
 
 CHOICES = (
@@ -25,12 +25,12 @@ CHOICES = (
 def test_a_killed_run_goes_on_with_the_same_prompts(tmp_path, data):
     run = [*CHOICES, '--data', data, '--output_dir']
     assert in_child([*run, tmp_path/'whole'], measured=False) == 0
-    append = train.RunLog.append
+    append = RunLog.append
     def dying(self, to, rows):
         append(self, to, rows := list(rows))
         if (to, rows[0]['step']) == ('metrics', 3): die()
 
-    assert in_child([*run, tmp_path/'killed'], patch.object(train.RunLog, 'append', dying),
+    assert in_child([*run, tmp_path/'killed'], patch.object(RunLog, 'append', dying),
                     measured=False) == -9
     assert in_child(['--resume', tmp_path/'killed'], measured=False) == 0
     whole, resumed = contents(tmp_path/'whole'), contents(tmp_path/'killed')

@@ -7,7 +7,7 @@ from rookworld_nb.run.train import train
 from runs import Started, some_positions, unmeasured
 
 CHOICES = '--prompts_per_step 2 --group_size 2 --max_refills 0 --max_steps 3 --save_every 1000 --eval_prompts 4 --threads 1 --model nano'.split()
-QUICK = 'import rookworld_nb.run.train as t, rookworld_nb.apps.cli as c\nt.evaluate_run, t._compare_runs, c._finish_run = (lambda *a: {}), (lambda *a: "[]"), print'
+QUICK = 'import rookworld_nb.run.held_out as t, rookworld_nb.apps.cli as c\nt.evaluate_run, t._compare_runs, c._finish_run = (lambda *a: {}), (lambda *a: "[]"), print'
 REWARDS = '''
 def short(prompt, completion, example): return 1 - len(completion)/500
 def forgot(prompt, completion, example): len(completion)

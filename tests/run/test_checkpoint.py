@@ -9,7 +9,7 @@ import subprocess
 from unittest.mock import patch
 import pytest
 from rookworld_nb.config import TrainConfig
-from rookworld_nb.run import checkpoint, train
+from rookworld_nb.run import checkpoint, recovery, train
 from rookworld_nb.run.checkpoint import (CheckpointError, latest_good_checkpoint, list_checkpoints,
                                          mark_stable, stable_checkpoint, verify_checkpoint)
 import runs
@@ -224,11 +224,11 @@ def test_another_version_is_told(copy):
 
 def test_choices_that_an_earlier_version_did_not_have_are_told(copy):
     "Such as: its checkpoint says nothing about mates among the prompts."
-    def early(*how, load=train.load_checkpoint, **more):
+    def early(*how, load=recovery.load_checkpoint, **more):
         state = load(*how, **more)
         del state['config']['rare_share'], state['config']['kl_type']
         return state
-    with patch.object(train, 'load_checkpoint', early): assert in_child(['--resume', copy]) == 0
+    with patch.object(recovery, 'load_checkpoint', early): assert in_child(['--resume', copy]) == 0
     usual = TrainConfig()
     assert f'{copy}: begun by an earlier version, which did not have these choices: rare_share {usual.rare_share}, kl_type {usual.kl_type}\n' in (
         copy/'train.log').read_text()
@@ -272,13 +272,13 @@ def test_a_complete_run_is_extended(tmp_path):
     log = (out/'train.log').read_text()
     assert 'changed since: max_steps 4 -> 6\n' in log and 'the learning rate follows the schedule of 6 steps from here on' in log
 
-    save = train.save_checkpoint
+    save = recovery.save_checkpoint
     def dying(run, step, *rest):
         if step == 5: die()
         return save(run, step, *rest)
 
     assert runs.in_child(['--resume', again, '--max_steps', 6],
-                         patch.object(train, 'save_checkpoint', dying)) == -9
+                         patch.object(recovery, 'save_checkpoint', dying)) == -9
     assert runs.in_child(['--resume', again]) == 0 and contents(again) == longer
 
 

@@ -1,5 +1,6 @@
 """Faults put into a running command, each in a process of its own: it survives, or stops with its
-post-mortem, and nothing is lost. The table of all of them is in nbs/run/03_train.ipynb."""
+post-mortem, and nothing is lost (nbs/run/06_recovery.ipynb). The table of all of them is in
+nbs/run/07_train.ipynb."""
 import contextlib
 import json
 import math
@@ -142,7 +143,7 @@ def test_a_damaged_stable_checkpoint(args, tmp_path):
 
 def died_at(name, n, module=train):
     "The process dies after the n-th call of a function since the run went back."
-    work, calls, back = getattr(module, name), [], train._go_back
+    work, calls, back = getattr(module, name), [], train.go_back
     def counted(*args, **kw):
         found = work(*args, **kw)
         calls.append(name)
@@ -153,7 +154,7 @@ def died_at(name, n, module=train):
         begun.append(1)
         calls.clear()
         return back(*args)
-    return patch.object(module, name, counted), patch.object(train, '_go_back', going_back)
+    return patch.object(module, name, counted), patch.object(train, 'go_back', going_back)
 
 
 def fault_of_three_steps(): return broken(learning, 'policy_loss', nan_loss, [5, 6, 7], [0])
@@ -170,7 +171,7 @@ def went_back(args, tmp_path_factory):
 @pytest.mark.parametrize('name, module',
                          [('_discard', checkpoint), *(pytest.param(*where, marks=pytest.mark.slow)
                                                       for where in (('_write_files', checkpoint),
-                                                                    ('_note', train)))])
+                                                                    ('note_step', train)))])
 def test_killed_while_it_goes_back(args, went_back, tmp_path, name, module):
     "Whatever is done by then, the resumed run ends as the one that was not killed."
     out = tmp_path/'run'

@@ -1,5 +1,6 @@
 """Sudden collapses, with the health checks as they are: each run recovers, or stops with its
-post-mortem and exit code 1, and what it calls stable is alive."""
+post-mortem and exit code 1 (nbs/run/06_recovery.ipynb), and what it calls stable is alive. The last
+update is judged by the last evaluation (nbs/run/05_held_out.ipynb)."""
 import contextlib
 import json
 from unittest.mock import patch

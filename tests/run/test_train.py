@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 from rookworld_nb.apps import cli
 from rookworld_nb.config import TrainConfig
-from rookworld_nb.run import train
+from rookworld_nb.run import held_out, train
 from runs import Started, call_unread, some_positions, wait_until
 
 CHOICES = '--prompts_per_step 2 --group_size 2 --eval_prompts 4 --save_every 1000 --threads 1'.split(
@@ -56,7 +56,7 @@ def test_interrupted_after_a_step(number, data, tmp_path):
 
 
 def test_interrupted_in_the_first_evaluation(data, tmp_path):
-    ctrl_c = 'import signal, rookworld_nb.run.train as train\ntrain.judge_rows = train.judge_texts = lambda *args, **kw: signal.raise_signal(signal.SIGINT)'
+    ctrl_c = 'import signal, rookworld_nb.run.held_out as held_out\nheld_out.judge_rows = held_out.judge_texts = lambda *args, **kw: signal.raise_signal(signal.SIGINT)'
     process = start('--data', data, '--output_dir', 'run', cwd=tmp_path, before=ctrl_c)
     _, err = process.communicate()
     assert process.returncode == 130, err
@@ -125,12 +125,12 @@ def test_interrupted_in_a_check(data, tmp_path):
     first."""
     config, judge = TrainConfig(data=str(data), output_dir=str(tmp_path/'run'), prompts_per_step=2,
                                 group_size=2, eval_prompts=4, save_every=1000, check_every=2,
-                                max_steps=9, threads=1), train.judge_rows
+                                max_steps=9, threads=1), held_out.judge_rows
     def interrupted(*how, **more):
         if (tmp_path/'run/metrics.jsonl').exists(): signal.raise_signal(signal.SIGINT)
         return judge(*how, **more)
 
-    with patch.object(train, 'judge_rows',
+    with patch.object(held_out, 'judge_rows',
                       interrupted), pytest.raises(KeyboardInterrupt, match='saved at step 3'):
         train.train(config)
     assert (tmp_path/'run/checkpoints/step-3/state.json').exists() and steps(

@@ -1,4 +1,4 @@
-"""A killed run that is resumed leaves what an uninterrupted run leaves, bit for bit. Every run is a
+"""A killed run that is resumed (nbs/run/06_recovery.ipynb) leaves what an uninterrupted run leaves, bit for bit. Every run is a
 process of its own, killed by a real SIGKILL; KILLS=30 for as many, at random instants too."""
 import functools
 import os
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from rookworld_nb.run import checkpoint, train
+from rookworld_nb.run.run_log import RunLog
 from rookworld_nb.grpo import step as learning
 from runs import begin, contents, die, end, in_child, some_positions, undisturbed
 
@@ -37,14 +38,14 @@ KINDS = { # whatever a run can remember from step to step
 def killed(args, name, step, half=False):
     """Run the command, and die when rows of that step go to NAME.jsonl: after they are written, or
     in the middle of the last."""
-    append = train.RunLog.append
+    append = RunLog.append
     def dying(self, to, rows):
         rows = list(rows)
         append(self, to, rows)
         if to == name and rows[0]['step'] == step:
             if half: os.truncate(file := self.directory/f'{name}.jsonl', file.stat().st_size - 30)
             die()
-    return in_child(args, patch.object(train.RunLog, 'append', dying))
+    return in_child(args, patch.object(RunLog, 'append', dying))
 
 
 @pytest.fixture(scope='module')

@@ -271,9 +271,9 @@ def resume(day):
     train(replace(config, output_dir=str(whole)))
     from rookworld_nb.run import train as training
     step = training._step
-    def stopped(running, log, n):
+    def stopped(running, n):
         if n == 4: raise KeyboardInterrupt
-        return step(running, log, n)
+        return step(running, n)
     with patch.object(training, '_step', stopped):
         try: train(replace(config, output_dir=str(half)))
         except KeyboardInterrupt: pass

@@ -2,7 +2,7 @@
 
 As many `rookworld_data` as there are processes label positions side by side, half of games and half of random play, 1,000 nodes each, until the minutes are over;
 DIR/KIND-N/ keep the finished shards, and DIR/shipped has the shipped positions in pieces of the same size. Other folders in DIR are read too. The printed command
-is the recipe of the embedded `nano` ([pretrain](../../run/05_pretrain.ipynb)) with these rows, for one GPU; it goes on from `nano`. `--small` rehearses it."""
+is the recipe of the embedded `nano` ([pretrain](../../run/09_pretrain.ipynb)) with these rows, for one GPU; it goes on from `nano`. `--small` rehearses it."""
 import argparse
 import os
 import signal
