@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from fastcore.basics import patch
 from tqdm.auto import tqdm
+import rookworld_nb.reward.coherence    # noqa: F401, completes P and A
 from ..config import OUTSIDE_BASELINES, TrainConfig
 from ..task import TASKS
 from ..files import read_rows, write_at_once
