@@ -172,8 +172,8 @@ def _restore(out: Path, running: Running, state: dict, origin: dict,
 # written by a run that stopped because it was not healthy
 POST_MORTEM = ('post_mortem.json', 'post_mortem.html')
 
-def _loaded(path: Path, learner: Learner) -> dict: # of `Running`, and what stands beside it
-    "Put the weights and the optimizer where a checkpoint was, on every rank: the state that it holds."
+def _loaded(path: Path, learner: Learner) -> dict: # state of a `Running`, and what was saved with it
+    "Put weights, optimizer and generators where a checkpoint was, on every rank."
     return together(lambda: load_checkpoint(path, learner.model, learner.optimizer, learner.modules(), generators=True))
 
 

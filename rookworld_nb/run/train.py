@@ -29,7 +29,7 @@ from .run_log import RunLog, legend, note_step, open_run
 from .schedule import Schedule
 from .held_out import HeldOut, load_prompts
 # who knows them from here finds them here
-from .held_out import evaluate_run, own_held_out
+from .held_out import evaluate_run, own_held_out    # noqa: F401
 from .recovery import POST_MORTEM, Running, go_back, name_stable, resume_run, save_run
 
 # %% ../../nbs/run/07_train.ipynb #b753145b
