@@ -18,7 +18,7 @@ from ..task import TASKS, token_limits
 from ..files import read_rows, write_at_once
 from ..chess.dataset import Example, check_labels, load_rows
 from ..chess.unlabelled import position_kinds
-from ..lm.device import set_numbers
+from ..fast.device import set_numbers
 from ..lm.loader import context_of, load_model, pick_device
 from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.mixture import Mixture, unlabelled_mixture
