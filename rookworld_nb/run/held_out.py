@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
-from ..config import TrainConfig
+from ..config import EVAL_ENV_RATIO, TrainConfig
 from ..task import TASKS, token_limits
 from ..files import read_rows, write_at_once
 from ..chess.dataset import Example, check_labels, load_rows
@@ -53,7 +53,8 @@ def load_prompts(
     held_out = [e for made in own.values() for e in made]
     if kinds := position_kinds(config.data):
         if config.shares.keys() > own.keys():     # P or A, whose held-out rows stand in a file
-            labelled = load_rows('positions', 0.5, 0, 'eval', config.eval_prompts, cache=True)[:]
+            labelled = load_rows('positions', EVAL_ENV_RATIO, 0, 'eval', config.eval_prompts,
+                                 cache=True)[:]
             held_out = labelled + watch_rows(min(1, config.eval_prompts/2000)) + held_out
         return unlabelled_mixture(kinds, config.seed, reserved_positions(), config.shares), held_out
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
@@ -69,7 +70,7 @@ def load_prompts(
                 f'but {f"tasks {config.tasks}" if config.tasks else f"env_ratio {config.env_ratio}"} asks for some'
             )
     if config.shares.keys() > own.keys():
-        held_out += load_rows(config.data, 0.5, 0, 'eval', config.eval_prompts, **how)
+        held_out += load_rows(config.data, EVAL_ENV_RATIO, 0, 'eval', config.eval_prompts, **how)
     if not held_out:
         raise ValueError(f'{config.data} has no evaluation rows: '
                          '5 % of positions belong to the evaluation split, give more rows')
