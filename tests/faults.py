@@ -5,8 +5,9 @@ import contextlib
 import copy
 import hashlib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from types import MappingProxyType
 
 
 def short(*texts): return hashlib.sha256('\0'.join(texts).encode()).hexdigest()[:12]
@@ -184,9 +185,95 @@ def ends(node):
             yield but(node, lower=upper, upper=lower)
 
 
+# Siblings: what a name might be mistaken for. They stand on the nodes of a function when the operators come.
+
+ROLES = dict(mean=['max'], max=['mean'], last=['mean', 'max'], first=['last'], raw=['shaped'], shaped=['raw'])
+
+
+def loads(node): return {ast.unparse(n) for n in ast.walk(node) if isinstance(n, PLAIN) and isinstance(n.ctx, ast.Load)}
+
+
+def kinds(value):
+    "What a value has in common with others: the function that makes it, what it is made from, or its type."
+    match value:
+        case ast.Call(func=ast.Attribute(value=base)): return {called(value)} | kinds(base)
+        case ast.Call(args=args): return {called(value)} | (kinds(args[0]) if args and isinstance(args[0], ast.Name) else set())
+        case ast.BinOp(left=a, right=b) | ast.IfExp(body=a, orelse=b): return kinds(a) | kinds(b)
+        case ast.Constant(value=x): return {type(x).__name__}
+        case _: return {ast.unparse(value) if isinstance(value, PLAIN) else type(value).__name__} - {'self'}
+
+
+def bound(scope):
+    "{name: [line from which it stands, its kinds]} of parameters and locals."
+    found = {}
+    def add(target, line, its):
+        for t in getattr(target, 'elts', [target]):
+            if isinstance(t, ast.Name): found.setdefault(t.id, [line, {t.id, t.id.split('_')[-1]}])[1].update(its)
+    def visit(node):
+        match node:
+            case ast.arg(arg=name, annotation=a): add(ast.Name(name), 0, {ast.unparse(a)} if a else set())
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                for t, v in zip(targets, values): add(t, node.end_lineno, kinds(v))
+            case ast.Assign(targets=targets, value=value):
+                for t in targets: add(t, node.end_lineno, {ast.unparse(value)} if hasattr(t, 'elts') else kinds(value))
+            case ast.For(target=target, iter=value): add(target, node.lineno, {ast.unparse(value)})
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.FunctionDef | ast.ClassDef | ast.expr): visit(child)
+    visit(scope)
+    return found
+
+
+def with_siblings(tree, fields):
+    "The tree, its names, fields and keys marked with their siblings, a line with the line that it might come after."
+    def mark(node, part, values): node.siblings = {**getattr(node, 'siblings', {}), **dict.fromkeys((part, v) for v in values)}
+    def alike(a, b): return a != b and not (fields.get(a) and fields.get(b) and fields[a].isdisjoint(fields[b]))
+    for f in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
+        names, records, nodes = bound(tree) | bound(f), defaultdict(list), [*ast.walk(f)]
+        methods = {n.func for n in nodes if isinstance(n, ast.Call)}
+        own = {getattr(n, 'id', getattr(n, 'arg', '')) for n in nodes if isinstance(getattr(n, 'ctx', n), ast.Store | ast.arg)}
+        for n in nodes:
+            for c in getattr(n, 'generators', ()):   # the names of one `for a, b in ...`
+                both = [t.id for t in getattr(c.target, 'elts', ()) if isinstance(t, ast.Name)]
+                for m in ast.walk(n):
+                    if isinstance(m, ast.Name) and isinstance(m.ctx, ast.Load) and m.id in both: mark(m, 'id', [x for x in both if x != m.id])
+            match n:
+                case ast.Name(id=name, ctx=ast.Load()) if name in names:
+                    mark(n, 'id', [o for o, (line, its) in names.items() if o != name and line < n.lineno and its & names[name][1]])
+                case ast.Attribute(value=base, attr=name, ctx=ast.Load()) if n not in methods: records[ast.unparse(base)].append((name, n))
+                case ast.Subscript(value=base, slice=ast.Constant(value=str(name)), ctx=ast.Load()):
+                    records[ast.unparse(base) + '[]'].append((name, n))
+                case ast.FunctionDef(body=body) | ast.For(body=body) | ast.If(body=body) | ast.With(body=body) | ast.While(body=body):
+                    for a, b in zip(body, body[1:]):
+                        if isinstance(a, ast.Assign | ast.AugAssign) and isinstance(b, ast.Assign | ast.AugAssign | ast.Expr):
+                            both = loads(b) & {ast.unparse(t) for t in ast.walk(a) if isinstance(getattr(t, 'ctx', 0), ast.Store)}
+                            if both and all(names.get(x, [0])[0] < a.lineno for x in both): a.later = b
+        for base, uses in records.items():
+            if re.split(r'[.[]', base)[0] in own:
+                for name, n in uses:
+                    part, new = ('attr', str) if isinstance(n, ast.Attribute) else ('slice', ast.Constant)
+                    mark(n, part, [new(o) for o in dict.fromkeys(o for o, _ in uses) if alike(o, name)])
+    return tree
+
+
+def sibling(node):
+    """Another name of the same role in the same function: a parameter of that annotation, a local made alike, a field of the same
+    record; the maximum for the mean; one side of a sum; the value from before an assignment."""
+    yield from (but(node, **{part: value}) for part, value in getattr(node, 'siblings', ()))
+    match node:
+        case ast.Attribute(attr=name) if name in ROLES: yield from (but(node, attr=other) for other in ROLES[name])
+        case ast.Constant(value=str(name)) if name in ROLES: yield from map(ast.Constant, ROLES[name])
+        case ast.BinOp(left=a, op=ast.Add(), right=b) if not {type(a), type(b)} & {ast.Constant, ast.JoinedStr}: yield from (a, b)
+        case ast.List(elts=[ast.Starred(), ast.Starred()]): yield from (but(node, elts=[e]) for e in node.elts)
+        case ast.Assign(targets=[target], value=value) if ast.unparse(target) in loads(value): yield ast.Pass()
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+            for i, (t, v) in enumerate(zip(targets, values)):
+                if ast.unparse(t) in loads(v): yield but(node, value=ast.Tuple([*values[:i], t, *values[i + 1:]]))
+    if hasattr(node, 'later'): yield ast.Name(f'{ast.unparse(node.later)}; {ast.unparse(node)}', until=node.later)
+
+
 OPERATORS = {
     f.__name__: f
-    for f in (swap, neighbour, flip, edge, undo, number, arithmetic, drop, skip, other, ends)
+    for f in (swap, neighbour, flip, edge, undo, number, arithmetic, drop, skip, other, ends, sibling)
 }
 
 
@@ -220,7 +307,8 @@ def spliced(source, node, new):
     whole, text = source.encode(), ast.unparse(new).strip()
     starts = [0, *(m.end() for m in re.finditer(b'\n', whole))]
     # a comprehension knows its place by its parts
-    first, last = ((node.target, node.ifs[-1]) if isinstance(node, ast.comprehension) else (node, node))
+    first, last = ((node.target, node.ifs[-1]) if isinstance(node, ast.comprehension) else
+                   (node, getattr(new, 'until', node)))
     start, end = starts[first.lineno - 1] + first.col_offset, starts[last.end_lineno -
                                                                      1] + last.end_col_offset
     if isinstance(node, ast.comprehension): start = whole.rindex(b'for', 0, start)
@@ -246,25 +334,31 @@ def with_kinds(tree):
     return tree
 
 
-def faults(source, room='', cell=0):
+def faults(source, room='', cell=0, fields=MappingProxyType({})):
     """Every fault that the operators can put into one cell, each with a name that lasts while its
-    line and definition stand."""
-    tree, seen, count = with_kinds(ast.parse(source)), {source}, Counter()
-    for top in tree.body:
-        where = getattr(top, 'name', None) or '-'
-        for node in places(top):
-            for operator, f in OPERATORS.items():
-                for new in f(node):
-                    if (text := spliced(source, node, new)) in seen: continue
-                    seen.add(text)
-                    try: ast.parse(text)
-                    except SyntaxError: continue
-                    was, now = source.splitlines(), text.splitlines()
-                    first = next((i for i, (a, b) in enumerate(zip(was, now)) if a != b), min(len(was), len(now)))
-                    tail = next((i for i, (a, b) in enumerate(zip(was[::-1], now[::-1]))
-                                 if a != b or i >= min(len(was), len(now)) - first - 1), 0)
-                    before, after = (' '.join(l.strip() for l in t[first:len(t) - tail]) for t in (was, now))
-                    count[operator, before, after] += 1
-                    yield Mutant(
-                        f'{room}:{where}:{operator}:{short(operator, before, after, str(count[operator, before, after]))[:6]}',
-                        room, cell, operator, before, after, text)
+    line and definition stand. Siblings come last: what another operator finds is its own."""
+    tree, seen, count = with_siblings(with_kinds(ast.parse(source)), fields), {source}, Counter()
+    found = [(getattr(top, 'name', None) or '-', node) for top in tree.body for node in places(top)]
+    for where, node, operator in [(*at, o) for last in (False, True) for at in found for o in OPERATORS if (o == 'sibling') == last]:
+        for new in OPERATORS[operator](node):
+            if (text := spliced(source, node, new)) in seen: continue
+            seen.add(text)
+            try: ast.parse(text)
+            except SyntaxError: continue
+            was, now = source.splitlines(), text.splitlines()
+            first = next((i for i, (a, b) in enumerate(zip(was, now)) if a != b), min(len(was), len(now)))
+            tail = next((i for i, (a, b) in enumerate(zip(was[::-1], now[::-1]))
+                         if a != b or i >= min(len(was), len(now)) - first - 1), 0)
+            before, after = (' '.join(l.strip() for l in t[first:len(t) - tail]) for t in (was, now))
+            count[operator, before, after] += 1
+            yield Mutant(
+                f'{room}:{where}:{operator}:{short(operator, before, after, str(count[operator, before, after]))[:6]}',
+                room, cell, operator, before, after, text)
+
+
+def declared(sources):
+    "{field: its annotations} of the classes in some cells."
+    found = defaultdict(set)
+    for n in (n for s in sources for c in ast.walk(ast.parse(s)) if isinstance(c, ast.ClassDef) for n in c.body):
+        if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name): found[n.target.id].add(ast.unparse(n.annotation))
+    return found

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
-from faults import faults, short
+from faults import declared, faults, short
 
 TESTS = Path(__file__).resolve().parent
 ROOT, NBS, EQUIVALENT = TESTS.parent, TESTS.parent/'nbs', TESTS/'mutants_equivalent.csv'
@@ -73,17 +73,28 @@ def all_rooms():
     return [r for r in notebooks() if r not in PAGES and any(map(is_exported, cells(r)))]
 
 
+@functools.cache
+def fields(): return declared(s for room in notebooks() for s in cells(room) if is_exported(s))
+
+
+def in_turn(drawn):
+    "One of each operator, then the second of each; the first of three is a sibling, while there are any."
+    rank = Counter()
+    order = {m.id: (rank.update([m.operator]), rank[m.operator])[1] for m in drawn}
+    siblings, others = ([m for m in sorted(drawn, key=lambda m: order[m.id]) if (m.operator == 'sibling') == s] for s in (True, False))
+    while siblings or others:
+        yield from [siblings.pop(0)] if siblings else []
+        yield from (others.pop(0) for _ in range(min(2, len(others))))
+
+
 def sample(n, seed, rooms):
     """`n` faults, the same number from each room as far as it has them, the operators in turn; a
     larger n only adds."""
     queues = {}
     for room in rooms:
         drawn = sorted((m for i, s in enumerate(cells(room)) if is_exported(s)
-                        for m in faults(s, room, i)), key=lambda m: short(str(seed), m.id))
-        rank = Counter()
-        order = {m.id: (rank.update([m.operator]), rank[m.operator])[1] for m in drawn}
-        # stable: one of each operator, then the second of each
-        queues[room] = sorted(drawn, key=lambda m: order[m.id])
+                        for m in faults(s, room, i, fields())), key=lambda m: short(str(seed), m.id))
+        queues[room] = [*in_turn(drawn)]
     picked = []
     for turn in range(max(map(len, queues.values()), default=0)):
         for room, queue in queues.items():

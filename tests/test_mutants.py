@@ -4,7 +4,7 @@ import json
 import tempfile
 import pytest
 import mutants
-from faults import OPERATORS, faults
+from faults import OPERATORS, declared, faults
 from mutants import EQUIVALENT, campaign, equivalent, known_verdicts, sample
 
 EXAMPLES = [('swap', 'f(a, b)', 'f(b, a)'), ('swap', 'x = a - b', 'x = b - a'),
@@ -26,7 +26,18 @@ EXAMPLES = [('swap', 'f(a, b)', 'f(b, a)'), ('swap', 'x = a - b', 'x = b - a'),
             ('drop', '@torch.no_grad()\ndef f(): pass', '@torch.enable_grad()'),
             ('skip', 'f(a)', 'pass'), ('other', 'x = y.mean(1)', 'x = y.sum(1)'),
             ('other', 'x = max(a, b)', 'x = min(a, b)'), ('ends', 'x = y[0]', 'x = y[-1]'),
-            ('ends', 'x = y[:n]', 'x = y[n:]'), ('ends', 'x = task.before', 'x = task.after')]
+            ('ends', 'x = y[:n]', 'x = y[n:]'), ('ends', 'x = task.before', 'x = task.after'),
+            ('sibling', 'def f(rows: list, asked: list): return len(rows)', 'def f(rows: list, asked: list): return len(asked)'),
+            ('sibling', 'def f(a, b):\n    x, y = g(a), g(b)\n    return x', 'return y'),
+            ('sibling', 'def f(a):\n    b = g(a)\n    return b', 'return a'),
+            ('sibling', 'def f(raw_reward, reward): return h(reward)', 'def f(raw_reward, reward): return h(raw_reward)'),
+            ('sibling', 'def f(a): return [x for x, y in a]', 'def f(a): return [y for x, y in a]'),
+            ('sibling', 'def f(r): return r.seen - r.asked', 'def f(r): return r.asked - r.asked'),
+            ('sibling', 'def f(r): return r["seen"] - r["asked"]', "def f(r): return r['asked'] - r[\"asked\"]"),
+            ('sibling', 'x = y.mean()', 'x = y.max()'), ('sibling', 'x = f("last")', "x = f('mean')"),
+            ('sibling', 'x = a + b', 'x = b'), ('sibling', 'x = [*a, *b]', 'x = [*a]'),
+            ('sibling', 'x = f(x)', 'pass'), ('sibling', 'x, y = f(x), z', 'x, y = (x, z)'),
+            ('sibling', 'def f(x):\n    x = g(x)\n    y = h(x)\n    return y', 'y = h(x); x = g(x)')]
 
 
 @pytest.mark.parametrize('operator,line,fault', EXAMPLES)
@@ -42,7 +53,8 @@ def test_every_operator_has_an_example(): assert {e[0] for e in EXAMPLES} == set
     'import os.path as low', 'raise ValueError(f"{a - 1}")', 'parse(help=first[0])',
     '@dataclass(frozen=True)\nclass A: pass', 'print(a, b)',
     'def _repr_html_(self): return self.first[0]', 'isinstance_ = isinstance(a, b)', 'f(a, a)',
-    'x = max(a, b)', 'def f(a: int, b: str): return g(a, b)', 'x = f"{a - b}"', 'x = "a" + b'
+    'x = max(a, b)', 'def f(a: int, b: str): return g(a, b)', 'x = f"{a - b}"', 'x = "a" + b',
+    'def f(): return torch.cat(torch.inf)', 'x = y\nz = x',
 ])
 def test_what_is_left_alone(source):
     assert [m for m in faults(source) if m.operator not in ("skip", "other")] == []
@@ -68,7 +80,15 @@ def test_a_larger_sample_only_adds():
     assert large[:20] == small and len({m.id for m in large}) == 30 and small != sample(20, 1, rooms)
     assert [sum(m.room == r for m in small)
             for r in rooms] == [10, 10] and len({m.operator
-                                                 for m in small}) > 8
+                                                 for m in small}) > 7
+    assert [sum(m.room == r and m.operator == 'sibling' for m in large) for r in rooms] == [5, 5]   # a third of each room
+
+
+def test_fields_of_two_types_are_no_siblings():
+    cell = 'class A:\n    seen: int\n    names: list\n    asked: int\n'
+    use = 'def f(r): return r.seen, r.names, r.asked'
+    found = [m.after for m in faults(use, fields=declared([cell])) if m.operator == 'sibling']
+    assert found == ['def f(r): return r.asked, r.names, r.asked', 'def f(r): return r.seen, r.names, r.seen']
 
 
 def test_equivalents_are_named():
