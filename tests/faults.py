@@ -187,6 +187,7 @@ def ends(node):
 
 # Siblings: what a name might be mistaken for. They stand on the nodes of a function when the operators come.
 
+SETS = ast.Assign | ast.AugAssign
 ROLES = dict(mean=['max'], max=['mean'], last=['mean', 'max'], first=['last'], raw=['shaped'], shaped=['raw'])
 
 
@@ -197,7 +198,8 @@ def kinds(value):
     "What a value has in common with others: the function that makes it, what it is made from, or its type."
     match value:
         case ast.Call(func=ast.Attribute(value=base)): return {called(value)} | kinds(base)
-        case ast.Call(args=args): return {called(value)} | (kinds(args[0]) if args and isinstance(args[0], ast.Name) else set())
+        case ast.Call(args=[ast.Name() as first, *_]): return {called(value)} | kinds(first)
+        case ast.Call(): return {called(value)}
         case ast.BinOp(left=a, right=b) | ast.IfExp(body=a, orelse=b): return kinds(a) | kinds(b)
         case ast.Constant(value=x): return {type(x).__name__}
         case _: return {ast.unparse(value) if isinstance(value, PLAIN) else type(value).__name__} - {'self'}
@@ -215,7 +217,8 @@ def bound(scope):
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
                 for t, v in zip(targets, values): add(t, node.end_lineno, kinds(v))
             case ast.Assign(targets=targets, value=value):
-                for t in targets: add(t, node.end_lineno, {ast.unparse(value)} if hasattr(t, 'elts') else kinds(value))
+                its = {ast.unparse(value)} if isinstance(targets[0], ast.Tuple) else kinds(value)
+                for t in targets: add(t, node.end_lineno, its)
             case ast.For(target=target, iter=value): add(target, node.lineno, {ast.unparse(value)})
         for child in ast.iter_child_nodes(node):
             if not isinstance(child, ast.FunctionDef | ast.ClassDef | ast.expr): visit(child)
@@ -224,29 +227,35 @@ def bound(scope):
 
 
 def with_siblings(tree, fields):
-    "The tree, its names, fields and keys marked with their siblings, a line with the line that it might come after."
-    def mark(node, part, values): node.siblings = {**getattr(node, 'siblings', {}), **dict.fromkeys((part, v) for v in values)}
+    "The tree, its names, fields and keys marked with their siblings, a line with the one that it might come after."
+    def mark(node, part, values):
+        node.siblings = getattr(node, 'siblings', {}) | dict.fromkeys((part, v) for v in values)
     def alike(a, b): return a != b and not (fields.get(a) and fields.get(b) and fields[a].isdisjoint(fields[b]))
     for f in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
         names, records, nodes = bound(tree) | bound(f), defaultdict(list), [*ast.walk(f)]
         methods = {n.func for n in nodes if isinstance(n, ast.Call)}
-        own = {getattr(n, 'id', getattr(n, 'arg', '')) for n in nodes if isinstance(getattr(n, 'ctx', n), ast.Store | ast.arg)}
+        own = {getattr(n, 'id', getattr(n, 'arg', ''))
+               for n in nodes if isinstance(getattr(n, 'ctx', n), ast.Store | ast.arg)}
         for n in nodes:
             for c in getattr(n, 'generators', ()):   # the names of one `for a, b in ...`
                 both = [t.id for t in getattr(c.target, 'elts', ()) if isinstance(t, ast.Name)]
                 for m in ast.walk(n):
-                    if isinstance(m, ast.Name) and isinstance(m.ctx, ast.Load) and m.id in both: mark(m, 'id', [x for x in both if x != m.id])
+                    if isinstance(m, ast.Name) and isinstance(m.ctx, ast.Load) and m.id in both:
+                        mark(m, 'id', [x for x in both if x != m.id])
             match n:
                 case ast.Name(id=name, ctx=ast.Load()) if name in names:
-                    mark(n, 'id', [o for o, (line, its) in names.items() if o != name and line < n.lineno and its & names[name][1]])
-                case ast.Attribute(value=base, attr=name, ctx=ast.Load()) if n not in methods: records[ast.unparse(base)].append((name, n))
+                    mark(n, 'id', [o for o, (line, its) in names.items()
+                                   if o != name and line < n.lineno and its & names[name][1]])
+                case ast.Attribute(value=base, attr=name, ctx=ast.Load()) if n not in methods:
+                    records[ast.unparse(base)].append((name, n))
                 case ast.Subscript(value=base, slice=ast.Constant(value=str(name)), ctx=ast.Load()):
                     records[ast.unparse(base) + '[]'].append((name, n))
-                case ast.FunctionDef(body=body) | ast.For(body=body) | ast.If(body=body) | ast.With(body=body) | ast.While(body=body):
+                case ast.FunctionDef(body=body) | ast.For(body=body) | ast.If(body=body) | ast.With(body=body):
                     for a, b in zip(body, body[1:]):
-                        if isinstance(a, ast.Assign | ast.AugAssign) and isinstance(b, ast.Assign | ast.AugAssign | ast.Expr):
-                            both = loads(b) & {ast.unparse(t) for t in ast.walk(a) if isinstance(getattr(t, 'ctx', 0), ast.Store)}
-                            if both and all(names.get(x, [0])[0] < a.lineno for x in both): a.later = b
+                        if isinstance(a, SETS) and isinstance(b, SETS | ast.Expr):
+                            stored = {ast.unparse(t) for t in ast.walk(a) if isinstance(getattr(t, 'ctx', 0), ast.Store)}
+                            used = stored & loads(b)
+                            if used and all(names.get(x, [0])[0] < a.lineno for x in used): a.later = b
         for base, uses in records.items():
             if re.split(r'[.[]', base)[0] in own:
                 for name, n in uses:
@@ -256,13 +265,15 @@ def with_siblings(tree, fields):
 
 
 def sibling(node):
-    """Another name of the same role in the same function: a parameter of that annotation, a local made alike, a field of the same
-    record; the maximum for the mean; one side of a sum; the value from before an assignment."""
+    """Another name of the same role in the same function: a parameter of that annotation, a local made
+    alike, a field of the same record; the maximum for the mean; one side of a sum; the value from
+    before an assignment."""
     yield from (but(node, **{part: value}) for part, value in getattr(node, 'siblings', ()))
     match node:
         case ast.Attribute(attr=name) if name in ROLES: yield from (but(node, attr=other) for other in ROLES[name])
         case ast.Constant(value=str(name)) if name in ROLES: yield from map(ast.Constant, ROLES[name])
-        case ast.BinOp(left=a, op=ast.Add(), right=b) if not {type(a), type(b)} & {ast.Constant, ast.JoinedStr}: yield from (a, b)
+        case ast.BinOp(left=a, op=ast.Add(), right=b) if not {type(a), type(b)} & {ast.Constant, ast.JoinedStr}:
+            yield from (a, b)
         case ast.List(elts=[ast.Starred(), ast.Starred()]): yield from (but(node, elts=[e]) for e in node.elts)
         case ast.Assign(targets=[target], value=value) if ast.unparse(target) in loads(value): yield ast.Pass()
         case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
@@ -339,7 +350,8 @@ def faults(source, room='', cell=0, fields=MappingProxyType({})):
     line and definition stand. Siblings come last: what another operator finds is its own."""
     tree, seen, count = with_siblings(with_kinds(ast.parse(source)), fields), {source}, Counter()
     found = [(getattr(top, 'name', None) or '-', node) for top in tree.body for node in places(top)]
-    for where, node, operator in [(*at, o) for last in (False, True) for at in found for o in OPERATORS if (o == 'sibling') == last]:
+    turns = [(*at, o) for last in (False, True) for at in found for o in OPERATORS if (o == 'sibling') == last]
+    for where, node, operator in turns:
         for new in OPERATORS[operator](node):
             if (text := spliced(source, node, new)) in seen: continue
             seen.add(text)
@@ -360,5 +372,5 @@ def declared(sources):
     "{field: its annotations} of the classes in some cells."
     found = defaultdict(set)
     for n in (n for s in sources for c in ast.walk(ast.parse(s)) if isinstance(c, ast.ClassDef) for n in c.body):
-        if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name): found[n.target.id].add(ast.unparse(n.annotation))
+        if isinstance(n, ast.AnnAssign): found[ast.unparse(n.target)].add(ast.unparse(n.annotation))
     return found

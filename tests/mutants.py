@@ -81,7 +81,8 @@ def in_turn(drawn):
     "One of each operator, then the second of each; the first of three is a sibling, while there are any."
     rank = Counter()
     order = {m.id: (rank.update([m.operator]), rank[m.operator])[1] for m in drawn}
-    siblings, others = ([m for m in sorted(drawn, key=lambda m: order[m.id]) if (m.operator == 'sibling') == s] for s in (True, False))
+    drawn = sorted(drawn, key=lambda m: order[m.id])   # stable
+    siblings, others = ([m for m in drawn if (m.operator == 'sibling') == wanted] for wanted in (True, False))
     while siblings or others:
         yield from [siblings.pop(0)] if siblings else []
         yield from (others.pop(0) for _ in range(min(2, len(others))))

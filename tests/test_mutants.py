@@ -27,10 +27,12 @@ EXAMPLES = [('swap', 'f(a, b)', 'f(b, a)'), ('swap', 'x = a - b', 'x = b - a'),
             ('skip', 'f(a)', 'pass'), ('other', 'x = y.mean(1)', 'x = y.sum(1)'),
             ('other', 'x = max(a, b)', 'x = min(a, b)'), ('ends', 'x = y[0]', 'x = y[-1]'),
             ('ends', 'x = y[:n]', 'x = y[n:]'), ('ends', 'x = task.before', 'x = task.after'),
-            ('sibling', 'def f(rows: list, asked: list): return len(rows)', 'def f(rows: list, asked: list): return len(asked)'),
+            ('sibling', 'def f(rows: list, asked: list): return len(rows)',
+             'def f(rows: list, asked: list): return len(asked)'),
             ('sibling', 'def f(a, b):\n    x, y = g(a), g(b)\n    return x', 'return y'),
             ('sibling', 'def f(a):\n    b = g(a)\n    return b', 'return a'),
-            ('sibling', 'def f(raw_reward, reward): return h(reward)', 'def f(raw_reward, reward): return h(raw_reward)'),
+            ('sibling', 'def f(raw_reward, reward): return h(reward)',
+             'def f(raw_reward, reward): return h(raw_reward)'),
             ('sibling', 'def f(a): return [x for x, y in a]', 'def f(a): return [y for x, y in a]'),
             ('sibling', 'def f(r): return r.seen - r.asked', 'def f(r): return r.asked - r.asked'),
             ('sibling', 'def f(r): return r["seen"] - r["asked"]', "def f(r): return r['asked'] - r[\"asked\"]"),
@@ -81,7 +83,8 @@ def test_a_larger_sample_only_adds():
     assert [sum(m.room == r for m in small)
             for r in rooms] == [10, 10] and len({m.operator
                                                  for m in small}) > 7
-    assert [sum(m.room == r and m.operator == 'sibling' for m in large) for r in rooms] == [5, 5]   # a third of each room
+    # a third of each room
+    assert [sum(m.room == r and m.operator == 'sibling' for m in large) for r in rooms] == [5, 5]
 
 
 def test_fields_of_two_types_are_no_siblings():
