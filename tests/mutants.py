@@ -221,10 +221,10 @@ def test_files(room):
         rf'rookworld_nb\.{re.escape(module_of(room))}\b|from '
         rf'rookworld_nb{re.escape(wing and "." + wing)} import [^\n]*\b{name}\b|{room}\b'
     )
-    return [
-        p for p in sorted(TESTS.rglob('test_*.py'))
-        if p.name != 'test_mutants.py' and (p.stem.startswith(f'test_{name}') or named.search(p.read_text()))
-    ]
+    own = lambda p: p.stem.startswith(f'test_{name}')   # first: the first red test ends a run
+    return sorted((p for p in TESTS.rglob('test_*.py')
+                   if p.name != 'test_mutants.py' and (own(p) or named.search(p.read_text()))),
+                  key=lambda p: (not own(p), p))
 
 
 def run_tests(files, room=None, before='', after='', limit=1200):
