@@ -116,6 +116,9 @@ def test_the_last_the_best_and_the_stable_one_stay(given, copy):
     best = max(scores, key=lambda step: (scores[step], step))
     assert stable_checkpoint(copy).name == 'step-4'
     assert names(copy) == [f'step-{s}' for s in sorted({4, 6, best})]
+    # a score is the mean reward of the steps since the checkpoint before
+    assert [checkpoint._score(p) for p in list_checkpoints(copy)] == pytest.approx(
+        [scores[s] for s in sorted({4, 6, best})])
 
 
 # ---- the disk ----
