@@ -190,7 +190,7 @@ def resume_run(
         done, (again, more) = state['step'], _restore(out, running, state, origin, allow_config_change)
         told += more
     def tidy():
-        log, keep_eval = RunLog(out), _close_comparison(out, done) and not Schedule(learner.config).evaluate(done)
+        log, keep_eval = RunLog(out), _close_comparison(out, done) and not Schedule(learner.config).evaluation_due(done)
         if again: _put_by_evaluations(out, done)
         log.rewind(done, keep_eval, learner.recoveries)
         for file in POST_MORTEM: (out/file).unlink(missing_ok=True)

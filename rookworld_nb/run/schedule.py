@@ -17,21 +17,21 @@ class Schedule:
         self.last = config.max_steps
         self.eval_every, self.check_every, self.save_every = config.eval_every, config.check_every, config.save_every
 
-    def evaluate(self,
+    def evaluation_due(self,
         step: int, # steps done
     ) -> bool:
         "Are all held-out prompts to be asked, between the first evaluation and the last?"
         return bool(self.eval_every) and step % self.eval_every == 0 and 0 < step < self.last
 
-    def check(self,
+    def check_due(self,
         step: int, # steps done
     ) -> bool:
         "Are some of them to be asked, where not all are?"
         return (bool(self.check_every) and step % self.check_every == 0
-                and 0 < step < self.last and not self.evaluate(step))
+                and 0 < step < self.last and not self.evaluation_due(step))
 
-    def save(self,
+    def checkpoint_due(self,
         step: int, # steps done, at least 1
     ) -> bool:
         "Is a checkpoint to be written: at the end, before an evaluation, and now and then?"
-        return step == self.last or step % self.save_every == 0 or self.evaluate(step)
+        return step == self.last or step % self.save_every == 0 or self.evaluation_due(step)

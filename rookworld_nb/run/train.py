@@ -36,17 +36,17 @@ from .recovery import POST_MORTEM, Running, go_back, name_stable, resume_run, sa
 def _repeat(run: '_Session', step: int) -> None: # steps done
     "Evaluate, train, evaluate, compare; what is finished is skipped."
     with run.underway(step):
-        lost = True
-        while lost:
+        while True:
             while step < run.schedule.last:
                 with run.safe(step):
-                    if run.schedule.evaluate(step): run.evaluate(step)
-                    if run.schedule.check(step): run.check(step)
+                    if run.schedule.evaluation_due(step): run.evaluate(step)
+                    if run.schedule.check_due(step): run.check(step)
                     row, samples = _step(run.running, step + 1)  # sample, reward, advantages, update
                     signals = run.note(row, samples)             # health, files, the printed line
                 step = _settle(run, step + 1, signals)           # save, or go back
-            # what the last update broke
-            if lost := run.finish(): step = _settle(run, step, lost)
+            lost = run.finish()                                  # signals, where the last update broke the model
+            if not lost: break
+            step = _settle(run, step, lost)
 
 # %% ../../nbs/run/07_train.ipynb #5b095e33
 def _step(running: Running, step: int) -> tuple[dict, list[dict]]: # as `train_step`
@@ -62,7 +62,7 @@ def _settle(run: '_Session', step: int, signals: list[Signal]) -> int: # steps d
     asked = any(everywhere(lambda: run.interrupt.asked))
     if worst(signals) == LEVELS.index('act'):
         run.running, step = go_back(run.running, run.begin, run.log, run.origin, step, signals)
-    else: by_one(lambda: run.save(step, asked or run.schedule.save(step)))
+    else: by_one(lambda: run.save(step, asked or run.schedule.checkpoint_due(step)))
     run.bar.update(step - run.bar.n)
     run.log.show()
     if asked: raise KeyboardInterrupt(f'saved at step {step}')
