@@ -112,8 +112,9 @@ def load_answers(
                 columns=[*keys, 'completion', 'reward', 'coherence']) for when in ('before', 'after'))
         except (OSError, ValueError): continue       # not there, or not whole
         # without labels a P answer is judged by its self-consistency
-        was, now = (x.fillna({'source': ''}).assign(reward=x.reward.fillna(x.coherence))
-                    .drop(columns='coherence') for x in (was, now))
+        was, now = (x.assign(source=x.source.astype(object).fillna(''),
+                             reward=x.reward.fillna(x.coherence)).drop(columns='coherence')
+                    for x in (was, now))
         both = was.merge(now, on=keys, suffixes=('_before', '_after')).dropna(
             subset=['reward_before', 'reward_after']).reset_index(drop=True)
         return both.rename(columns=dict(completion_before='before', completion_after='after'))
