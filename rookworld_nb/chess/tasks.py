@@ -259,6 +259,8 @@ def split_row(
 # prompt without trailing space, completion; together the row, for A the row with 'A: '
 ) -> tuple[str, str]:
     "Cut a row into question and answer."
+    if re.match('[A-Z]: ', text) and text[0] not in TASKS:
+        raise ValueError(f'{text[:2]} is of no registered task; a command knows P and A only: {text!r:.200}')
     task = TASKS[_letter(text)]
     if not task.cut:
         raise ValueError(

@@ -162,20 +162,42 @@ class Mixture(_Shares):
                 self.visited.see(e, completions[i*rewards.shape[1]])
 
 # %% ../../nbs/grpo/09_mixture.ipynb #05c09699
+_HELD_BACK = 1000   # prompts in a row
+
+def _prompts_of(name, make, seed, reserved, number):
+    """The prompts of a block, without those that are held out. Raises ValueError where they end, or
+    are of another kind."""
+    (letter, kind), made, dropped = name, 0, 0
+    where = f'task {letter}: prompts, {kind!r}, must give'
+    for e in make(f'{seed} {number}'):
+        if (e.kind, e.source) != name:
+            raise ValueError(f'{where} {letter} examples with source={kind!r}, not a {e.kind} example '
+                             f'with source={e.source!r}')
+        made, dropped = made + 1, (dropped + 1) * (e.position in reserved)
+        if not dropped: yield e
+        if dropped == _HELD_BACK:
+            raise ValueError(f'{where} more to ask: {dropped} prompts in a row are held out')
+    raise ValueError(f'{where} examples without end, and gave {made}')
+
+
 def unlabelled_mixture(
     kinds: tuple[str, ...], # see `position_kinds`
     seed: int,              # of the run
-    reserved: frozenset[int] = frozenset(), # see `unlabelled_prompts`
-    # of the tasks; each has `Task.prompts`
+    # `Example.position` of what must not be asked, see `unlabelled_prompts`
+    reserved: frozenset[int] = frozenset(),
+    # of the tasks; each has `Task.prompts`, whose first block is looked at
     letters: Iterable[str] = (PolicyTask.letter, EnvTask.letter),
 ) -> Mixture:
     "Positions for P, moves in these positions for A, and whatever other tasks ask."
     places = tuple(kind for kind in kinds if kind != 'visited')
-    def block(make, number): return make(f'{seed} {number}')
-    streams = {}
+    streams, letters = {}, [*letters]
     for letter in letters:
         if not (prompts := TASKS[letter].prompts):
             raise ValueError(f'task {letter} makes no prompts, so data must be rows')
-        streams |= {(letter, kind): partial(block, make)
-                    for kind, make in prompts(places, reserved).items()}
-    return Mixture(streams, visited='visited' in kinds, reserved=reserved)
+        streams |= {
+            (letter, kind): partial(_prompts_of, (letter, kind), make, seed, reserved)
+            for kind, make in prompts(places, reserved).items()
+        }
+    mixture = Mixture(streams, visited='visited' in kinds, reserved=reserved)
+    for letter in letters: mixture.peek(letter, len(streams))
+    return mixture

@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from .. import __version__
 from ..config import EVAL_ENV_RATIO, PretrainConfig
-from ..task import check_letters
+from ..task import check_letters, going_on
 from ..files import file_sha256, read_json, read_rows, write_at_once
 from ..interrupt import Interrupt
 from ..chess.dataset import load_rows
@@ -42,7 +42,7 @@ from .checkpoint import (check_origin, choices_since, config_changes,
                                          rotate_checkpoints, save_checkpoint,
                                          seed_generators, standing, starting_point,
                                          verify_checkpoint)
-from .held_out import own_held_out
+from .held_out import check_asked, own_held_out
 from .run_log import RunLog, open_run
 
 # %% ../../nbs/run/09_pretrain.ipynb #e59dea87
@@ -339,10 +339,11 @@ def _held_out(config, shards, fits=None):
     """Prompts of the tasks, as the tasks make them or from the first file, of positions of the eval
     split."""
     own = own_held_out(config)
-    if config.shares.keys() <= own.keys(): return [e for made in own.values() for e in made]
+    made = [e for examples in own.values() for e in examples]
+    if config.shares.keys() <= own.keys(): return made
     if config.shares.get(PolicyTask.letter): check_shards(shards)
     found = load_rows(shards[0], EVAL_ENV_RATIO, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows, fits=fits)
-    if found: return found[:] + [e for made in own.values() for e in made]
+    if found: return check_asked(config, shards[0], found[:] + made)
     raise ValueError(
         f'{shards[0]} has no evaluation rows: 5 % of positions belong to the evaluation split; '
         f'give more rows, or another file first'
@@ -406,10 +407,10 @@ def _take_up(run: _Run, allow_config_change: bool) -> int: # steps done
 
 
 @contextlib.contextmanager
-def _kept(out):
+def _kept(out, config):
     try: yield
     except BaseException as e:
-        e.add_note(f'kept in {out}: go on with rookworld_pretrain --resume {out}')
+        e.add_note(f'kept in {out}: {going_on(config, out, "pretrain")}')
         raise
 
 # %% ../../nbs/run/09_pretrain.ipynb #e52eb121
@@ -454,7 +455,7 @@ def _pretrain(config, resume, allow_config_change):
         by_one(lambda: write_at_once(out/'config.json', config.to_json()))
         note_run(out)
         by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, model, origin, 0))
-        with Interrupt(repeated=world() > 1) as interrupt, _kept(out), RowStream(
+        with Interrupt(repeated=world() > 1) as interrupt, _kept(out, config), RowStream(
                 config, shards, tokenizer.name, fits) as stream:
             _repeat(run, stream, interrupt, done)
     return out

@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from tqdm.auto import tqdm
 import rookworld_nb.reward.coherence    # noqa: F401, completes P and A
 from ..config import OUTSIDE_BASELINES, TrainConfig
-from ..task import TASKS
+from ..task import TASKS, going_on
 from ..files import read_rows, write_at_once
 from ..terminal import while_read
 from ..chess.tasks import EnvTask, PolicyTask
@@ -113,8 +113,8 @@ def open_run(
     "Make the run directory; refuses one that already holds a run."
     out = Path(output_dir or 'runs/grpo-NNN')
     if (out/'config.json').exists():
-        raise ValueError(f'{out} already holds a run: continue it with --resume {out}, or choose '
-                         f'another --output_dir')
+        raise ValueError(f'{out} already holds a run: continue it with --resume {out}, in Python '
+                         f'with resume={str(out)!r}, or choose another --output_dir')
     if left := sorted(p.name for name in ('metrics.jsonl', 'eval.jsonl', 'checkpoints/step-*') for p in out.glob(name)):
         raise ValueError(
             f'{out} holds {", ".join(left)} but no config.json, so it cannot be continued: choose '
@@ -135,7 +135,9 @@ def kept(self: RunLog):
     "Add to any error where the run is kept and how to continue it."
     try: yield
     except BaseException as e:
-        e.add_note(f'kept in {self.directory}: go on with rookworld_train --resume {self.directory}')
+        told = self.directory/'config.json'
+        config = TrainConfig.from_json(told.read_text('utf-8')) if told.exists() else TrainConfig()
+        e.add_note(f'kept in {self.directory}: {going_on(config, self.directory)}')
         raise
 
 

@@ -1,0 +1,168 @@
+"""A task with a mistake in it is refused in one sentence, before a run has a directory: where it is
+registered, or where its prompts and its held-out examples meet."""
+import random
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+import pytest
+from rookworld_nb.chess.dataset import Example, load_rows
+from rookworld_nb.chess.positions import split_of
+from rookworld_nb.config import TrainConfig
+from rookworld_nb.grpo.mixture import unlabelled_mixture
+from rookworld_nb.lm.loader import save_model
+from rookworld_nb.lm.model import GPT, GPTConfig
+from rookworld_nb.lm.tokenizer import ListTokenizer
+from rookworld_nb.measure.measures import LOGGED
+from rookworld_nb.run.run_log import RunLog
+from rookworld_nb.run.train import train
+from rookworld_nb.task import TASKS, Aim, Task, TextAnswer, TextQuestion, register
+
+
+def truth(question): return TextAnswer(question.about[::-1])
+
+
+def words(seed, split='train', source='words', letters='abcdef'):
+    rng = random.Random(f'{seed} words')
+    while True:
+        question = TextQuestion('C', ''.join(rng.choices(letters, k=4)))
+        example = Example(question, truth(question), source=source)
+        if split in (None, split_of(example.position)): yield example
+
+
+def some(n, *how): return [*islice(words('held out', *how), n)]
+
+
+C = Task(letter='C', name='words', form='C: <word>', ask=partial(TextQuestion, 'C'),
+         read=lambda text, strict: TextAnswer(text), truth=truth,
+         cut=lambda row: (row[:7], row[7:]), prompts=lambda kinds, reserved: dict(words=words),
+         held_out=lambda n: some(n, 'eval', ''))
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    yield
+    TASKS.pop('C', None)
+    assert {*TASKS} == {'P', 'A'} and TASKS['P'].name == 'policy'
+
+
+MISTAKES = [
+    (dict(letter='c'), "task c: letter must be one capital, not 'c'"),
+    (dict(form='D: <word>'), "form must be .* beginning with 'C: ', not 'D: <word>'"),
+    (dict(weights=dict(right=0.7)), "weights must be not negative, and together 0.6, not {'right': 0.7}"),
+    (dict(weights=dict(right=0.9, wrong=-0.3)), 'weights must be not negative'),
+    (dict(trivial=(lambda prompt: '', )), 'trivial must be a dict, not [(]<function'),
+    (dict(trivial=dict(nothing=lambda prompt: None)), "trivial, 'nothing' must be a text for a prompt, not None"),
+    (dict(aims=Aim('right', 'exact')), 'aims must be a tuple, .*not Aim'),
+    (dict(aims=('exact', )), "aims must be made of Aim, not 'exact'"),
+    (dict(aims=(Aim('right', 'exakt'), )), "aims must be metrics of the task: reward, format_valid, exact, not 'exakt'"),
+    (dict(shown=('reward', 'found')), "shown must be metrics of the task: .*, not 'found'"),
+    (dict(judge=lambda *given: dict(found=1.0)), "judge must be a dict of metrics of the task: reward, format_valid, exact, not {'found': 1.0}"),
+    (dict(prompts=lambda kinds, reserved: dict(letters=words)), "prompts, 'letters' must be examples with source='letters', not 'words'"),
+    (dict(prompts=lambda kinds, reserved: dict(words=partial(words, source=''))), "prompts, 'words' must be examples with source='words', not ''"),
+    (dict(prompts=lambda kinds, reserved: dict(words=words('one'))), "prompts, 'words' must be a function of a seed, .*not <generator"),
+    (dict(prompts=lambda kinds, reserved: {'four letters': partial(words, source='four letters')}), "prompts, 'four letters' must be a kind in one word, not 'four letters'"),
+    (dict(prompts=lambda kinds, reserved: dict(words=lambda seed: iter(()))), "prompts, 'words' must be examples without end, not \\[\\]"),
+    (dict(prompts=lambda kinds, reserved: dict(words=lambda seed: words(random.random()))), "prompts, 'words' must be the same examples for the same seed"),
+    (dict(prompts=lambda kinds, reserved: words), 'prompts must be a dict with a function for each kind, not <function'),
+    (dict(prompts=lambda seed: words(seed)), 'prompts fails: TypeError'),
+    (dict(held_out=lambda n: words('held out')), 'held_out must be a list of examples, not <generator'),
+    (dict(held_out=lambda n: []), 'held_out must be a list of examples, not \\[\\]'),
+    (dict(held_out=lambda n: some(n, 'eval', 'words')), "held_out must be examples with source='', at least some of them, not 'words'"),
+    (dict(held_out=lambda n: [replace(e, target=None) for e in some(n, 'eval', '')]), 'held_out must be examples with their right answer as target, not None'),
+    (dict(ask=lambda text: text), "ask must be the question 'C: ....', with letter, fen and prompt.., not '....'"),
+    (dict(read=lambda text, strict: len(text)), 'read must be an answer with text.., such as a TextAnswer, not 4'),
+    (dict(read=lambda text, strict: TextAnswer(f' {text}')), "read must be TextAnswer.* for the right text '....', not TextAnswer.said=' "),
+    (dict(read=lambda text: TextAnswer(text)), 'read fails: TypeError'),
+    (dict(truth=lambda question: len(question.about)), 'truth must be an answer with text.., such as a TextAnswer, not 4'),
+    (dict(cut=lambda row: (row[:6], row[6:])), "cut must be .'C: ....', '....'., not "),
+    (dict(shares=lambda *given: dict(right=1.0)), "shares must be two things, .*not {'right': 1.0}"),
+    (dict(shares=lambda *given: (dict(found=1.0), [])), "shares must be shares of the parts of weights: right, not {'found': 1.0}"),
+    (dict(shares=lambda question, answer, truth: (dict(right=1.0 + (answer != truth)), [])), "shares must be shares, 0 to 1, not {'right': 2.0}"),
+    (dict(near=lambda text: 2), 'near must be a share, 0 to 1, not 2'),
+]
+
+
+@pytest.mark.parametrize('change, said', MISTAKES)
+def test_a_mistake_is_found_where_the_task_is_registered(change, said):
+    with pytest.raises(ValueError, match=f'^task [Cc]: .*{said.removeprefix("task c: ")}'):
+        register(replace(C, **change))
+    assert 'C' not in TASKS
+
+
+def test_a_letter_belongs_to_one_task():
+    before = TASKS['P']
+    with pytest.raises(ValueError, match='task P: the letter is that of policy, so words needs another'):
+        register(replace(C, letter='P', form='P: <word>'))
+    assert TASKS['P'] is before
+    register(C)
+    kept = register(replace(C, about='the same, said again'))
+    with pytest.raises(ValueError, match='that of words, so others needs another'): register(replace(C, name='others'))
+    with pytest.raises(ValueError, match='together 0.6'): register(replace(C, weights=dict(right=1.0)))
+    assert TASKS['C'] is kept
+    register(replace(C, metrics=(replace(LOGGED['exact'], name='found'), ), judge=lambda *given: dict(found=1.0)))
+
+
+def small(tmp_path, **more):
+    tokenizer = ListTokenizer(['C: ', *'abcdef'])
+    save_model(
+        GPT(
+            GPTConfig(n_layer=1, n_embd=16, n_head=2, n_positions=20,
+                      vocab_size=tokenizer.vocab_size)), tokenizer, tmp_path/'start')
+    return TrainConfig(
+        **dict(model=str(tmp_path/'start'), tasks='C:1', output_dir=str(tmp_path/'run'), max_steps=1,
+             prompts_per_step=2, group_size=2, max_new_tokens=6, eval_prompts=4, check_every=0,
+             warmup_steps=0, threads=1) | more)
+
+
+def test_a_task_of_which_nothing_is_held_out(tmp_path):
+    register(replace(C, held_out=None))
+    config = small(tmp_path)
+    (tmp_path/'rows.txt').write_text('\n'.join(e.prompt() + e.completion() for e in islice(words('rows'), 50)))
+    for data, name in (('unlabelled:games', 'unlabelled:games'), (str(tmp_path/'rows.txt'), 'rows.txt')):
+        with pytest.raises(ValueError, match=f'task C has no held_out, and .*{name} has no evaluation rows|{name} has no evaluation rows'):
+            train(replace(config, data=data))
+    assert not (tmp_path/'run').exists()
+
+
+def test_no_prompt_is_held_out_and_trained(tmp_path):
+    register(replace(C, held_out=lambda n: some(n, 'train', '')))
+    held_out = frozenset(e.position for e in some(900, 'train', ''))
+    source = unlabelled_mixture(('games', ), 0, held_out, 'C')
+    assert not {e.position for e in source.take('C', 500)} & held_out
+    assert {e.position for e in unlabelled_mixture(('games', ), 0, letters='C').take('C', 500)} & held_out
+    register(replace(C, prompts=lambda kinds, reserved: dict(words=partial(words, letters='ab')),
+                     held_out=lambda n: [*islice(words('held out', 'train', '', 'ab'), 200)]))
+    with pytest.raises(ValueError, match="prompts, 'words', must give more to ask: 1000 prompts in a row are held out"):
+        train(small(tmp_path))
+    assert not (tmp_path/'run').exists()
+
+
+@pytest.mark.parametrize('make, said', [
+    (lambda seed: islice(words(seed), 5), 'must give examples without end, and gave 5'),
+    (lambda seed: (replace(e, source='words' * (n < 3)) for n, e in enumerate(words(seed))), "source='words', not a C example with source=''"),
+])
+def test_prompts_that_end_or_change(tmp_path, make, said):
+    register(replace(C, prompts=lambda kinds, reserved: dict(words=make)))
+    with pytest.raises(ValueError, match=f"task C: prompts, 'words', .*{said}"): train(small(tmp_path))
+    assert not (tmp_path/'run').exists()
+
+
+def test_how_a_run_goes_on(tmp_path):
+    register(C)
+    out = train(small(tmp_path))
+    def told(**change):
+        config = TrainConfig.from_json((out/'config.json').read_text('utf-8'))
+        (out/'config.json').write_text(replace(config, **change).to_json())
+        with pytest.raises(RuntimeError) as caught, RunLog(out).kept(): raise RuntimeError('no space left')
+        return caught.value.__notes__[0]
+    assert told().endswith(f"go on here, with rw.train(config, resume='{out}'): no command knows task C")
+    assert told(reward_function='__main__:mine').endswith(f"resume='{out}', scorer=…): no command knows task C and the reward")
+    assert told(tasks=None, reward_function=None).endswith(f'go on with rookworld_train --resume {out}')
+    with pytest.raises(ValueError, match=f"continue it with --resume {out}, in Python with resume='{out}', or choose another --output_dir"):
+        train(small(tmp_path))
+
+
+def test_rows_of_a_task_that_nobody_registered(tmp_path):
+    (tmp_path/'rows.txt').write_text('C: abcddcba\n'*3)
+    with pytest.raises(ValueError, match="3 of 3 rows cannot be read: 3 × C: is of no registered task; a command knows P and A only"):
+        load_rows(tmp_path/'rows.txt')
