@@ -199,16 +199,20 @@ def test_export_and_evaluation(sums, capsys):
         said := capsys.readouterr().err) and 'the vocabulary of the model has no token for' in said
 
 
-def test_the_recipe_of_the_page(tmp_path, monkeypatch):
+@pytest.mark.parametrize('which, letter, steps', [(0, 'W', (150, 100)), (1, 'C', (40, 20))])
+def test_the_recipes_of_the_page(tmp_path, monkeypatch, which, letter, steps):
     page = json.loads((TUTORIALS.parent/'04_task.ipynb').read_text('utf-8'))
-    recipe, = [
+    recipe = [
         ''.join(c['source']).split('```python\n')[1].split('```')[0] for c in page['cells']
         if '```python' in ''.join(c['source'])
-    ]
+    ][which]
     monkeypatch.chdir(tmp_path)
+    copies, last = (f'max_steps={n}' for n in steps)
+    assert copies in recipe and last in recipe
     try:
         exec(
-            recipe.replace('max_steps=100', 'max_steps=1, eval_prompts=4, check_every=0').replace(
-                'max_steps=150', 'max_steps=2'), {})
-    finally: del TASKS['W']
-    assert {(r['task'], r['n']) for r in rows(tmp_path/'runs/grpo-001', 'eval')} == {('W', 4)}
+            recipe.replace(last, 'max_steps=1, eval_prompts=4, check_every=0').replace(
+                copies, 'max_steps=2'), {})
+    finally: del TASKS[letter]
+    assert {(r['task'], r['n'])
+            for r in rows(tmp_path/'runs/grpo-001', 'eval') if r['slice'] == 'all'} == {(letter, 4)}

@@ -7,12 +7,13 @@ from itertools import islice
 import pytest
 from rookworld_nb.chess.dataset import Example, load_rows
 from rookworld_nb.chess.positions import split_of
-from rookworld_nb.config import TrainConfig
+from rookworld_nb.config import PretrainConfig, TrainConfig
 from rookworld_nb.grpo.mixture import unlabelled_mixture
 from rookworld_nb.lm.loader import save_model
 from rookworld_nb.lm.model import GPT, GPTConfig
 from rookworld_nb.lm.tokenizer import ListTokenizer
 from rookworld_nb.measure.measures import LOGGED
+from rookworld_nb.run.pretrain import pretrain
 from rookworld_nb.run.run_log import RunLog
 from rookworld_nb.run.train import train
 from rookworld_nb.task import TASKS, Aim, Task, TextAnswer, TextQuestion, register
@@ -134,6 +135,11 @@ def test_no_prompt_is_held_out_and_trained(tmp_path):
                      held_out=lambda n: [*islice(words('held out', 'train', '', 'ab'), 200)]))
     with pytest.raises(ValueError, match="prompts, 'words', must give more to ask: 1000 prompts in a row are held out"):
         train(small(tmp_path))
+    (tmp_path/'rows.txt').write_text('\n'.join(e.prompt() + e.completion() for e in islice(words('rows', None), 200)))
+    with pytest.raises(ValueError, match="task C: held_out gives 'C: ....', which is of the training split, and rows may hold it"):
+        pretrain(
+            PretrainConfig(init=str(tmp_path/'start'), data=str(tmp_path/'rows.txt'), tasks='C:1',
+                           output_dir=str(tmp_path/'run'), max_steps=1, threads=1))
     assert not (tmp_path/'run').exists()
 
 

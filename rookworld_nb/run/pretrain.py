@@ -28,6 +28,7 @@ from ..task import check_letters, going_on
 from ..files import file_sha256, read_json, read_rows, write_at_once
 from ..interrupt import Interrupt
 from ..chess.dataset import load_rows
+from ..chess.positions import split_of
 from ..chess.tasks import EnvTask, PolicyTask
 from ..lm.model import GPT, PRESETS
 from ..lm.tokenizer import Context, load_tokenizer
@@ -340,6 +341,11 @@ def _held_out(config, shards, fits=None):
     split."""
     own = own_held_out(config)
     made = [e for examples in own.values() for e in examples]
+    for e in made:
+        if split_of(e.position) == 'train':
+            raise ValueError(
+                f"task {e.kind}: held_out gives {e.prompt()!r:.200}, which is of the training split, "
+                f"and rows may hold it: hold out what split_of gives to 'eval'")
     if config.shares.keys() <= own.keys(): return made
     if config.shares.get(PolicyTask.letter): check_shards(shards)
     found = load_rows(shards[0], EVAL_ENV_RATIO, 0, 'eval', config.eval_prompts, config.fix_best, config.max_bad_rows, fits=fits)
