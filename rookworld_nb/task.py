@@ -230,6 +230,12 @@ def _rules_of_answers(task, example, answers):
     near = _call(task, 'near', '')
     yield 'near', near, _is_share(near), 'a share, 0 to 1'
     answers.append(answer)
+    for odd in (text*2, text[:-1], ''):    # what a model may say
+        try: answer = task.read(odd, True)
+        except ValueError: continue
+        except Exception as e: answer = e
+        yield 'read', answer, _has(answer, 'text'), f'an answer, or raise ValueError, for {odd!r}'
+        answers.append(answer)
     for other in answers[:0 if task.grade else None]:
         found = _call(task, 'shares', asked, other, truth)
         yield ('shares', found, isinstance(found, tuple) and len(found) == 2

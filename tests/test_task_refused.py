@@ -79,6 +79,10 @@ MISTAKES = [
     (dict(shares=lambda *given: dict(right=1.0)), "shares must be two things, .*not {'right': 1.0}"),
     (dict(shares=lambda *given: (dict(found=1.0), [])), "shares must be shares of the parts of weights: right, not {'found': 1.0}"),
     (dict(shares=lambda question, answer, truth: (dict(right=1.0 + (answer != truth)), [])), "shares must be shares, 0 to 1, not {'right': 2.0}"),
+    (dict(read=lambda text, strict: TextAnswer(text) if text else None), "read must be an answer, or raise ValueError, for '', not None"),
+    (dict(read=lambda text, strict: TextAnswer(text[0] + text[1:])), "read must be an answer, or raise ValueError, for '', not IndexError"),
+    (dict(shares=lambda question, answer, truth: (dict(right=len(answer.text())/4), [])), "shares must be shares, 0 to 1, not {'right': 2.0}"),
+    (dict(shares=lambda question, answer, truth: (dict(right=1/len(answer.text())), [])), 'shares fails: ZeroDivisionError'),
     (dict(near=lambda text: 2), 'near must be a share, 0 to 1, not 2'),
 ]
 
