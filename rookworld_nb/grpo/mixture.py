@@ -185,12 +185,12 @@ def unlabelled_mixture(
     seed: int,              # of the run
     # `Example.position` of what must not be asked, see `unlabelled_prompts`
     reserved: frozenset[int] = frozenset(),
-    # of the tasks; each has `Task.prompts`, whose first block is looked at
+    # of the tasks; each has `Task.prompts`
     letters: Iterable[str] = (PolicyTask.letter, EnvTask.letter),
 ) -> Mixture:
     "Positions for P, moves in these positions for A, and whatever other tasks ask."
     places = tuple(kind for kind in kinds if kind != 'visited')
-    streams, letters = {}, [*letters]
+    streams = {}
     for letter in letters:
         if not (prompts := TASKS[letter].prompts):
             raise ValueError(f'task {letter} makes no prompts, so data must be rows')
@@ -198,6 +198,4 @@ def unlabelled_mixture(
             (letter, kind): partial(_prompts_of, (letter, kind), make, seed, reserved)
             for kind, make in prompts(places, reserved).items()
         }
-    mixture = Mixture(streams, visited='visited' in kinds, reserved=reserved)
-    for letter in letters: mixture.peek(letter, len(streams))
-    return mixture
+    return Mixture(streams, visited='visited' in kinds, reserved=reserved)

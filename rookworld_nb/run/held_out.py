@@ -73,7 +73,10 @@ def load_prompts(
             held_out = labelled + watch_rows(min(1, config.eval_prompts/2000)) + held_out
         check_asked(config, config.data, held_out)
         reserved = reserved_positions() | {e.position for made in own.values() for e in made}
-        return unlabelled_mixture(kinds, config.seed, reserved, config.shares), held_out
+        source = unlabelled_mixture(kinds, config.seed, reserved, config.shares)
+        # of each kind: one that ends is found now
+        for letter in own_letters(config.shares): source.peek(letter, len(source.streams))
+        return source, held_out
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     if config.reward_source in ('auto', 'row'):
         check_labels(
