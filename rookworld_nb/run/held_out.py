@@ -54,6 +54,14 @@ def check_asked(
     return held_out
 
 # %% ../../nbs/run/05_held_out.ipynb #07d98b0a
+def _endless(config, kinds, own):
+    "Unlabelled prompts, without those that are held out; where they end is found now."
+    reserved = reserved_positions() | {e.position for made in own.values() for e in made}
+    source = unlabelled_mixture(kinds, config.seed, reserved, config.shares)
+    for letter in own_letters(config.shares): source.peek(letter, len(source.streams))
+    return source
+
+
 def load_prompts(
     # model, data, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, reward_source,
     # rare_share
@@ -72,11 +80,7 @@ def load_prompts(
                                  cache=True)[:]
             held_out = labelled + watch_rows(min(1, config.eval_prompts/2000)) + held_out
         check_asked(config, config.data, held_out)
-        reserved = reserved_positions() | {e.position for made in own.values() for e in made}
-        source = unlabelled_mixture(kinds, config.seed, reserved, config.shares)
-        # of each kind: one that ends is found now
-        for letter in own_letters(config.shares): source.peek(letter, len(source.streams))
-        return source, held_out
+        return _endless(config, kinds, own), held_out
     rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
     if config.reward_source in ('auto', 'row'):
         check_labels(
