@@ -10,7 +10,7 @@ __all__ = ['TASKS', 'Aim', 'TextQuestion', 'TextAnswer', 'Task', 'held_out_of', 
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, replace
 from itertools import islice
 
