@@ -24,7 +24,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from .. import __version__
 from ..config import EVAL_ENV_RATIO, PretrainConfig
-from ..task import check_letters, going_on
+from ..task import check_letters
 from ..files import file_sha256, read_json, read_rows, write_at_once
 from ..interrupt import Interrupt
 from ..chess.dataset import load_rows
@@ -411,14 +411,6 @@ def _take_up(run: _Run, allow_config_change: bool) -> int: # steps done
     by_one(tidy)
     return done
 
-
-@contextlib.contextmanager
-def _kept(out, config):
-    try: yield
-    except BaseException as e:
-        e.add_note(f'kept in {out}: {going_on(config, out, "pretrain")}')
-        raise
-
 # %% ../../nbs/run/09_pretrain.ipynb #e52eb121
 def pretrain(
     config: PretrainConfig,    # every choice of the run
@@ -461,7 +453,7 @@ def _pretrain(config, resume, allow_config_change):
         by_one(lambda: write_at_once(out/'config.json', config.to_json()))
         note_run(out)
         by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, model, origin, 0))
-        with Interrupt(repeated=world() > 1) as interrupt, _kept(out, config), RowStream(
+        with Interrupt(repeated=world() > 1) as interrupt, RunLog(out).kept(config), RowStream(
                 config, shards, tokenizer.name, fits) as stream:
             _repeat(run, stream, interrupt, done)
     return out

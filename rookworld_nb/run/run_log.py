@@ -17,8 +17,8 @@ from pathlib import Path
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 import rookworld_nb.reward.coherence    # noqa: F401, completes P and A
-from ..config import OUTSIDE_BASELINES, TrainConfig
-from ..task import TASKS, going_on
+from ..config import OUTSIDE_BASELINES, PretrainConfig, TrainConfig
+from ..task import TASKS, own_letters
 from ..files import read_rows, write_at_once
 from ..terminal import while_read
 from ..chess.tasks import EnvTask, PolicyTask
@@ -129,15 +129,28 @@ def open_run(
     return out
 
 # %% ../../nbs/run/03_run_log.ipynb #77c4a381
+def _going_on(config, out):
+    """What continues a run: a command, or Python where only this process knows a task or the
+    reward."""
+    name = 'pretrain' if isinstance(config, PretrainConfig) else 'train'
+    here = [f'task {letter}' for letter in own_letters(config.shares)]
+    if (getattr(config, 'reward_function', None) or '').startswith('__main__:'):
+        here.append('the reward')
+    if not here: return f'go on with rookworld_{name} --resume {out}'
+    scorer = ', scorer=…' * ('the reward' in here)
+    return (f'go on here, with rw.{name}(config, resume={str(out)!r}{scorer}): '
+            f'no command knows {" and ".join(here)}')
+
+
 @patch
 @contextlib.contextmanager
-def kept(self: RunLog):
+def kept(self: RunLog,
+    config: TrainConfig|PretrainConfig, # of the run
+):
     "Add to any error where the run is kept and how to continue it."
     try: yield
     except BaseException as e:
-        told = self.directory/'config.json'
-        config = TrainConfig.from_json(told.read_text('utf-8')) if told.exists() else TrainConfig()
-        e.add_note(f'kept in {self.directory}: {going_on(config, self.directory)}')
+        e.add_note(f'kept in {self.directory}: {_going_on(config, self.directory)}')
         raise
 
 

@@ -87,7 +87,7 @@ class _Session:
     def underway(self, done: int):
         "The first evaluation, and the memory; then the steps, shown while they are made."
         last = self.schedule.last
-        with (self.interrupt, self.log.kept(), self.log.shown(),
+        with (self.interrupt, self.log.kept(self.held_out.config), self.log.shown(),
               tqdm(initial=done, total=last, desc='GRPO', disable=rank() > 0 or None) as self.bar, moving(self.bar)):
             self.before = self._start(done)
             if done < last: fit_into_memory(self.running.learner, self.running.source, self.log.directory, self.log.say)
