@@ -50,6 +50,7 @@ def __getattr__(name):
         f"rookworld_nb has no {name!r} at the top: there are {', '.join(__all__)}; the rest is in the wings"
     )
 
+# %% ../nbs/98_front_door.ipynb #05f1ca5a
 @cache
 def _watched(train):
     """`train` that also takes watch=True: its room lies below the one that draws, and only the top

@@ -149,7 +149,7 @@ def _checked_places(cls, values):
             flat[name] = v
     return flat
 
-
+# %% ../nbs/00_config.ipynb #abf4c818
 def _once(pairs):
     "A JSON object. Raises ValueError naming a key that occurs twice."
     names = [name for name, _ in pairs]

@@ -200,7 +200,7 @@ def _from_alias(name, text, choices):
         for field in names
     }
 
-
+# %% ../../nbs/apps/05_cli.ipynb #e882533e
 # what a shell script that trains may call its own, and hardly anything else does
 _BARE = ({
     'group_size', 'kl_coef', 'learning_rate', 'max_steps', 'kl_warmup_steps', 'kl_warmup_factor',
@@ -275,7 +275,7 @@ def _where_it_starts(cls, run, file):
                                 ('is not a file' if Path(file).exists() else 'does not exist'))
     return run, file
 
-
+# %% ../../nbs/apps/05_cli.ipynb #ac119ad4
 def read_config(
     cls: type,                   # configuration of the command
     args: list[str]|None,        # arguments as typed; None takes those of the process
@@ -346,7 +346,7 @@ def _stop(number, frame):
     hung_up(number)
     raise KeyboardInterrupt
 
-
+# %% ../../nbs/apps/05_cli.ipynb #9dff988c
 @contextlib.contextmanager
 def _processes(prog):
     """Those of torchrun join, for a command that can be several; yields what all of them do, or
@@ -491,7 +491,7 @@ def _explained():
         if _rank() == 0: e.add_note(f'post-mortem: {write_post_mortem(e.run)}')
         raise
 
-
+# %% ../../nbs/apps/05_cli.ipynb #84b7dcef
 def train_command(
     args: list[str]|None = None, # arguments; None takes those of the process
 ) -> int:                        # exit code

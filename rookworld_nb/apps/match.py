@@ -184,7 +184,7 @@ def _played(moves):
     for uci in moves: board.push_uci(uci)
     return board
 
-
+# %% ../../nbs/apps/03_match.ipynb #21a9fbfb
 def _table(games, ends, helped): # of the pairs that have ended
     going = {pair for (pair, *_), (end, _) in zip(games, ends) if not end}
     return pd.DataFrame([
@@ -331,7 +331,7 @@ def _match_pgn(
         found.append(str(game))
     return '\n\n'.join(found) + '\n'
 
-
+# %% ../../nbs/apps/03_match.ipynb #15f3ba16
 def run_match(
     config: EvalConfig, # model, opponent, games, and how
 ) -> pd.DataFrame:      # see `play_match`

@@ -140,7 +140,7 @@ def _answer_tasks(
     return generate(model, tokenizer, [t.prompt(tokenizer.style) for t in tasks], limits=most,
                     temperature=temperature, top_k=top_k, seed=seed).completions
 
-
+# %% ../../nbs/apps/01_play.ipynb #17866713
 def self_play(
     model,                      # a `GPT`
     tokenizer,                  # see `load_tokenizer`

@@ -118,7 +118,7 @@ def _uci_name(
     "The name of an option in a chess program."
     return _UCI_NAMES.get(field) or ''.join(w.capitalize() for w in field.split('_'))
 
-
+# %% ../../nbs/apps/02_uci.ipynb #4aac4483
 def _option_lines(
     config: UciConfig, # its values are the defaults
 ) -> list[str]:

@@ -306,7 +306,7 @@ def _new_widget(game, wanted):
     widget.on_msg(lambda widget, message, buffers: _hear(game, message))
     return widget
 
-
+# %% ../../nbs/apps/06_widget.ipynb #6cf53cf6
 def _hear(game, message):
     "Do what the person did in the browser."
     try:

@@ -143,7 +143,7 @@ class _Grpo(Arm):
     def prepare(self): self.learner = Learner(self.model, self.tokenizer, self.config)
     def step(self): train_step(self.learner, self.source, self.steps + 1, self.rate)
 
-
+# %% ../../nbs/arms/00_arms.ipynb #dbb5bf8e
 class _Supervised(Arm):
     "Right answers; a new label of a position is charged, once."
     def step(self):
@@ -170,7 +170,7 @@ class _Supervised(Arm):
             if isinstance(e.task, PolicyTask) and e.target is None else e for e in examples
         ]
 
-
+# %% ../../nbs/arms/00_arms.ipynb #5415fb93
 class _Rejection(Arm):
     "The best of the model's own answers."
     def step(self):

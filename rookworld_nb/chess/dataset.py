@@ -318,7 +318,7 @@ class _Checks:
             raise ValueError(
                 f"fix_best must be 'auto', 'never' or 'always', not {self.fix_best!r}")
 
-
+# %% ../../nbs/chess/06_dataset.ipynb #c30d2bfc
 class _Gate:
     "The checks that every row passes, and the counts after the last row."
     def __init__(self, parse, source, checks: _Checks):
@@ -490,7 +490,7 @@ def _columns(path, names):
 
 def _fen_name(names): return next((n for n in names if str(n).lower() == 'fen'), None)
 
-
+# %% ../../nbs/chess/06_dataset.ipynb #4817f91f
 def _parquet_blocks(path, split, seen, name=''):
     """The rows of a parquet file: texts, or the labelled positions of a split that have not been
     seen."""
@@ -724,7 +724,7 @@ def _key(source, path, **how):
     return (check_key(files, **how) if files and sum(f.stat().st_size
                                                      for f in files) < _MOST_BYTES else None)
 
-
+# %% ../../nbs/chess/06_dataset.ipynb #7a2ee7cc
 def _json_line(line, fix_best, env_ratio, seed):
     return _json_row(json.loads(line), fix_best, env_ratio, seed)
 

@@ -374,7 +374,7 @@ def _skills_of(engine, name, nodes, multipv):
     ]
     return replace(found, mates=max(values, key=values.get) == 'd8h4', off=sum(off)/len(off))
 
-
+# %% ../../nbs/chess/05_engine.ipynb #db4759fe
 def probe_engine(
     path: str,             # the engine's executable
     nodes: int = DataConfig.nodes,     # search nodes that it will be given

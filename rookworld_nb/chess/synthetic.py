@@ -379,7 +379,7 @@ def _good_shards(directory, files, shards):
     ]
     return [f for f in found if file_sha256(directory/f['name']) == f['sha256']]
 
-
+# %% ../../nbs/chess/07_synthetic.ipynb #88006f47
 def _open_manifest(directory, choices, shards):
     "The manifest to continue with: a new one, or the existing one without damaged files."
     path, files = directory/'manifest.json', []

@@ -350,7 +350,7 @@ class _Tree:
         self.cache.keep(parent)
         return token
 
-
+# %% ../../nbs/fast/04_generate.ipynb #93c7e765
 def _sample_tree(model: GPT, batch: SamplingBatch) -> Drawn:
     "Each distinct prefix is read once, and finished rows are not continued."
     T, G, how = int(batch.how.limits.max()), batch.group_size, batch.how

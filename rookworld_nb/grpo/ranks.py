@@ -86,7 +86,7 @@ def _roll_call(
         time.sleep(0.05)
     return store
 
-
+# %% ../../nbs/grpo/07_ranks.ipynb #b58f2ca9
 @contextlib.contextmanager
 def joined():
     """Join the processes that torchrun has started, for as long as the block lasts; a process that

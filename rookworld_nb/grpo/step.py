@@ -259,7 +259,7 @@ def make_targets(
     advantages = group_advantages(rewards, _scale_of(config), config.baseline, known)
     return Targets(to_device(advantages.flatten(), r.logprobs.device), kl_coef), found
 
-
+# %% ../../nbs/grpo/05_step.ipynb #f31a72f3
 def _value_targets(learner, r, rewards, values, penalties, kl_coef) -> tuple[Targets, float]:
     "Advantages token by token, with the value head as baseline; and the variance that it explains."
     config, mask = learner.config, trained_tokens(r, learner.config)
@@ -466,7 +466,7 @@ def _gradient(learner, r: Rollouts, targets: Targets) -> list[PassSums]: # of ea
     _add_gradients(*learners)
     return [*chain(*parts)]
 
-
+# %% ../../nbs/grpo/05_step.ipynb #95dfa305
 # and the norm of the gradient before clipping
 def _optimizer_step(learner, r: Rollouts, targets: Targets) -> tuple[PassSums, float]:
     "One optimizer step on some rollouts. Raises FloatingPointError before a weight changes."
@@ -548,7 +548,7 @@ def _learn(learner, batch, targets, step: int) -> dict: # as `update`
         if every and step % every == 0: mix_reference(learner.reference, learner.model, _REFRESH)
     return found
 
-
+# %% ../../nbs/grpo/05_step.ipynb #a4fc2a0b
 @torch.no_grad()
 def _distance(
     learner: Learner,      # with a reference, or a `start`

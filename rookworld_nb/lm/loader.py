@@ -323,7 +323,7 @@ def _find(name, revision=None, token=None):
     raise FileNotFoundError(f"no model {str(name)!r}: there is no such path, "
                             "and it is neither 'nano' nor a hub id like 'org/name'")
 
-
+# %% ../../nbs/lm/03_loader.ipynb #790583ba
 def pick_device(
     name: str, # 'auto', or what torch calls a device
 ) -> str:      # 'auto' is cuda when there is one, else cpu

@@ -356,7 +356,7 @@ def _joined_tables(parts):
     found = found.drop_duplicates(['model', 'decoding', 'metric', 'task', 'slice'])
     return found[['model', 'decoding', *found.columns.drop(['model', 'decoding'])]]
 
-
+# %% ../../nbs/measure/05_exam.ipynb #50a98cf2
 def run_evaluation(
     config: EvalConfig,      # every choice
     # (model name, config) -> more rows for the table, such as those of self-play

@@ -185,7 +185,7 @@ def _policy_shares(fen, answer, true, values):
         shares['evals'] = math.fsum([math.exp(-x / _EVAL_SCALE) for x in off.values()]) / most
     return shares, legal, off
 
-
+# %% ../../nbs/reward/01_reward_scorer.ipynb #36692725
 def _policy_reason(answer, true, values, legal, off):
     found, named = [], dict.fromkeys(answer.moves)
     value = true.get(answer.best, values.get(answer.best))

@@ -430,7 +430,7 @@ def _file_block(
         for found, i, labelled in chosen
     ]
 
-
+# %% ../../nbs/run/08_targets.ipynb #9a195125
 def _prepared(example, labelled, config, rng):
     if labelled: example = best_first(example)
     if rng.random() < config.flip and split_of((other := _mirrored(example)).fen) == 'train': example = other

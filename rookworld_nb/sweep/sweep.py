@@ -365,7 +365,7 @@ def _prepare(sweep, values, directory, command):
     (directory/'trial.json').write_text(choices.to_json(), 'utf-8')
     return [*command, '--config', str(directory/'trial.json')], choices.threads, choices.max_steps
 
-
+# %% ../../nbs/sweep/03_sweep.ipynb #215d17f4
 def _run_trial(
     sweep: Sweep,           # of the trial
     trial: optuna.Trial,    # just taken
