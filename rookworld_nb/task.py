@@ -312,7 +312,7 @@ def own_letters(
     "Those of tasks that no command knows, because they are defined outside of the package."
     return [
         letter for letter in shares
-        if not getattr(TASKS[letter].ask, '__module__', '').startswith('rookworld_nb.')
+        if not str(getattr(TASKS[letter].ask, '__module__', '')).startswith('rookworld_nb.')
     ]
 
 
