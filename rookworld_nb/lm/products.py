@@ -35,11 +35,26 @@ def _for_onednn(x, weight):
 
 # %% ../../nbs/lm/00_products.ipynb #9f5dfe8b
 # of ideep, which stands between PyTorch and oneDNN, and of oneDNN itself
-for _cache in ('LRU_CACHE_CAPACITY', 'ONEDNN_PRIMITIVE_CACHE_CAPACITY'): os.environ.setdefault(_cache, '32')
+for _cache in ('LRU_CACHE_CAPACITY', 'ONEDNN_PRIMITIVE_CACHE_CAPACITY'): os.environ.setdefault(_cache, '128')
+
+def _spare(
+    M: int, # rows
+) -> int:   # up to a quarter of them
+    "Rows to the next multiple of 8, 16, 32 or 64, so that few shapes are met; none above 512."
+    return -M % max(8, 2**(M - 1).bit_length()//8) if M <= 512 else 0
+
+def _padded(
+    x: Tensor,  # (M, K)
+) -> Tensor:    # (M + _spare(M), K), the new rows are zeros
+    more = _spare(len(x))
+    return F.pad(x, (0, 0, 0, more)) if more else x
 
 # %% ../../nbs/lm/00_products.ipynb #cca13347
 def _ask(x, weight, bias):
-    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, 'none', [], '')
+    def ask(x): return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, 'none', [], '')
+    M = x.numel()//x.shape[-1]
+    if not _spare(M): return ask(x)
+    return ask(_padded(x.reshape(M, -1)))[:M].view(*x.shape[:-1], len(weight))
 
 
 def _times(x, weight, bias=None):
@@ -65,7 +80,7 @@ class _OneDNN(torch.autograd.Function):
         g = g.contiguous()    # that of a sum is one number, seen from everywhere
         x, rows = x.flatten(0, -2), g.flatten(0, -2)
         return _times(g, weight.T) if of_x else None, _times(
-            rows.T, x.T) if of_weight else None, rows.sum(0) if of_bias else None
+            _padded(rows).T, _padded(x).T) if of_weight else None, rows.sum(0) if of_bias else None
 
 # %% ../../nbs/lm/00_products.ipynb #5c74cad1
 def linear(
