@@ -40,8 +40,8 @@ for _cache in ('LRU_CACHE_CAPACITY', 'ONEDNN_PRIMITIVE_CACHE_CAPACITY'): os.envi
 def _spare(
     M: int, # rows
 ) -> int:   # up to a quarter of them
-    "Rows to the next multiple of 8, 16, 32 or 64, so that few shapes are met; none above 512."
-    return -M % max(8, 2**(M - 1).bit_length()//8) if M <= 512 else 0
+    "Rows to the next multiple of 8, 16, 32 or 64, so that few shapes are met."
+    return -M % min(64, max(8, 2**(M - 1).bit_length()//8))
 
 def _padded(
     x: Tensor,  # (M, K)

@@ -122,11 +122,11 @@ import torch
 from rookworld_nb.lm.products import linear, _for_onednn
 torch.set_num_threads(1)
 def held(): return int(open('/proc/self/statm').read().split()[1])*os.sysconf('SC_PAGE_SIZE')/1e6
-x, weight = torch.randn(700, 192), torch.randn(576, 192)
+x, weight = torch.randn(704, 192), torch.randn(900, 192)
 with torch.no_grad():
     linear(x, weight)
     before = held()
-    for n in range(100, 700): linear(x[:n], weight)
+    for n in range(100, 900): linear(x, weight[:n])
 print(_for_onednn(x, weight), held() - before)
 '''
 
@@ -137,4 +137,4 @@ def test_shapes_of_products_are_not_kept():
         by_onednn, mb = asked.stdout.split()
         if by_onednn == 'False': pytest.skip('no AVX-512: another library multiplies')
         return float(mb)
-    assert grown() < 150 < 300 < grown('1024')
+    assert grown() < 0.5*grown('1024')
