@@ -482,6 +482,11 @@ def _finish_run(run, verbose):
         f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
 
 
+def _loading():
+    "Say on a terminal that PyTorch is loaded: without it, the first seconds of a command are silent."
+    return contextlib.nullcontext() if _rank() else busy('Loading PyTorch')
+
+
 @contextlib.contextmanager
 def _explained():
     "A run that stopped because it was not well gets its page."
@@ -498,8 +503,7 @@ def train_command(
     "Improve a model with GRPO: the main job."
     def work(together):
         config, how = together(lambda: read_config(TrainConfig, args, 'rookworld_train', resume=True))
-        with contextlib.nullcontext() if _rank() else busy('Loading PyTorch'):
-            from rookworld_nb.run.train import train
+        with _loading(): from rookworld_nb.run.train import train
         verbose = how.pop('verbose', False)
         with _explained(): run = train(config, **how)
         if _rank() == 0: _finish_run(run, verbose)
@@ -512,10 +516,13 @@ def pretrain_command(
     "Train a model on rows, supervised."
     def work(together):
         config, how = together(lambda: read_config(PretrainConfig, args, 'rookworld_pretrain', resume=True))
-        from rookworld_nb.run.pretrain import pretrain
-        from rookworld_nb.report.report import write_report
+        with _loading():
+            from rookworld_nb.run.pretrain import pretrain
+            from rookworld_nb.report.report import write_report
         run = pretrain(config, **how)
-        if _rank() == 0: print(f'Model:  {run}\nReport: {write_report(run)}')
+        if _rank(): return
+        with busy('Writing the report'): report = write_report(run)
+        print(f'Model:  {run}\nReport: {report}')
     return _run_command(work, 'rookworld_pretrain')
 
 # %% ../../nbs/apps/05_cli.ipynb #5c6ab187
@@ -571,10 +578,10 @@ def eval_command(
         config, _ = read_config(EvalConfig, _two_models(sys.argv[1:] if args is None else args),
                                 'rookworld_eval')
         if config.opponent:
-            from rookworld_nb.apps.match import run_match
+            with _loading(): from rookworld_nb.apps.match import run_match
             run_match(config)
         else:
-            from rookworld_nb.measure.exam import run_evaluation
+            with _loading(): from rookworld_nb.measure.exam import run_evaluation
             run_evaluation(config, _played if config.games else None)
         if config.output: print(f'Results: {config.output}')
     return _run_command(work, 'rookworld_eval')
@@ -597,8 +604,10 @@ def report_command(
         config, _ = read_config(ReportConfig, args, 'rookworld_report', positional='run')
         run = Path(config.run) if config.run else _newest_run()
         if not run.is_dir(): raise FileNotFoundError(f'{run} is not a run directory')
-        from rookworld_nb.report.report import write_report
-        print(f'Report: {write_report(run)}')
+        with busy('Writing the report'):
+            from rookworld_nb.report.report import write_report
+            report = write_report(run)
+        print(f'Report: {report}')
     return _run_command(work, 'rookworld_report')
 
 
@@ -609,7 +618,7 @@ def export_command(
     def work(_):
         config, _ = read_config(ExportConfig, args, 'rookworld_export', positional='run output')
         if config.run is None: config = replace(config, run=str(_newest_run()))
-        from rookworld_nb.apps.export import export_model
+        with _loading(): from rookworld_nb.apps.export import export_model
         print(f'Model: {export_model(config)}' + f'\nHub: {config.push}' * bool(config.push))
     return _run_command(work, 'rookworld_export')
 
@@ -649,7 +658,7 @@ def compare_command(
     "Compare ways of learning at equal cost, by a registered plan."
     def work(_):
         config, _ = read_config(CompareConfig, args, 'rookworld_compare', positional='plan stage')
-        from rookworld_nb.arms.compare import compare_arms
+        with _loading(): from rookworld_nb.arms.compare import compare_arms
         found = compare_arms(config, [sys.executable, '-c', _ARM])
         with while_read():
             print('\n'.join([

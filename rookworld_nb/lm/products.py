@@ -39,9 +39,9 @@ for _cache in ('LRU_CACHE_CAPACITY', 'ONEDNN_PRIMITIVE_CACHE_CAPACITY'): os.envi
 
 def _spare(
     M: int, # rows
-) -> int:   # up to a quarter of them
-    "Rows to the next multiple of 8, 16, 32 or 64, so that few shapes are met."
-    return -M % min(64, max(8, 2**(M - 1).bit_length()//8))
+) -> int:   # at most max(7, M/4), never above 63
+    "Rows to the next multiple of 8, 16, 32 or 64, so that few shapes are met; up to 8 rows stay."
+    return -M % min(64, max(8, 2**(M - 1).bit_length()//8)) if M > 8 else 0
 
 def _padded(
     x: Tensor,  # (M, K)

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from ..config import EVAL_ENV_RATIO, EvalConfig
 from ..files import read_json
-from ..terminal import while_read
+from ..terminal import busy, while_read
 from ..page import document, escaped, frame_html
 from ..task import TASKS, token_limits
 from ..chess.tasks import PolicyTask
@@ -343,9 +343,10 @@ def _title(config, models, rows):
 
 # %% ../../nbs/measure/05_exam.ipynb #caf2f8c4
 def _engine_answers(config, rows): # by position; None where no engine is asked
+    if not config.engine: return None
     try:
-        return (engine_labels(rows, config.nodes, path=config.stockfish_path)
-                if config.engine else None)
+        with busy(f'Asking the engine about {len(rows)} rows'):
+            return engine_labels(rows, config.nodes, path=config.stockfish_path)
     except EngineLost as e: raise ValueError(f'engine: {e}') from None
 
 
@@ -367,7 +368,7 @@ def run_evaluation(
     "Ask, judge, write and print."
     if config.threads: torch.set_num_threads(config.threads)
     output_files(config.output)
-    rows, sources = _eval_rows(config), _sources(config)
+    with busy('Loading the rows'): rows, sources = _eval_rows(config), _sources(config)
     models = list(sources)
     engine = _engine_answers(config, rows)
     judged = {name: model_answers(config, source, rows, engine) for name, source in sources.items()}

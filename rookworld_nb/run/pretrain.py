@@ -27,6 +27,7 @@ from ..config import EVAL_ENV_RATIO, PretrainConfig
 from ..task import check_letters
 from ..files import file_sha256, read_json, read_rows, write_at_once
 from ..interrupt import Interrupt
+from ..terminal import busy
 from ..chess.dataset import load_rows
 from ..chess.positions import split_of
 from ..chess.tasks import EnvTask, PolicyTask
@@ -440,8 +441,9 @@ def _pretrain(config, resume, allow_config_change):
     set_numbers(model, config.dtype)
     optimizer, shards = pretrain_optimizer(config, model, tokenizer), data_shards(config.data)
     fits = Context(tokenizer.name, model.config.n_positions)
-    origin = by_one(lambda: _origin(config, model, shards))
-    held_out = together(lambda: _held_out(config, shards, replace(fits, whole=False)))
+    with contextlib.nullcontext() if rank() else busy('Loading the rows'):
+        origin = by_one(lambda: _origin(config, model, shards))
+        held_out = together(lambda: _held_out(config, shards, replace(fits, whole=False)))
     is_new, out = out is None, out or by_one(lambda: open_run(config.output_dir))
     peaks = [g['lr'] for g in optimizer.param_groups]
     run = _Run(out, config, model, tokenizer, optimizer, peaks, origin, held_out)

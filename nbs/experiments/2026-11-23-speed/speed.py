@@ -1,6 +1,6 @@
 """How long does a step of GRPO take: a plain loop on transformers, TRL, and this package, on the same work?
 
-    python speed.py --threads 2 --repeats 3 --before DIR   # DIR: a checkout of the commit to compare with
+    python speed.py --threads 2 --repeats 3 --before DIR   # DIR: a checkout of the commit to compare with; its own speed.py runs
     python speed.py --check                                # are the gradients those of the plain loop?
 
 Every measurement is a process of its own, so that peaks of memory are its own; the methods take turns. One row per
@@ -212,7 +212,7 @@ def two_processes(part, P, G, T):
     return float(sampling), float(update), float(cpu), float(held), int(tokens)
 
 
-METHODS = {'plain loop': plain, 'TRL': trl, 'ours': ours, 'ours, task head': lambda *a: ours(*a, vocabulary='task'), 'ours before': ours, 'two processes': two_processes,
+METHODS = {'plain loop': plain, 'TRL': trl, 'ours': ours, 'ours, task head': lambda *a: ours(*a, vocabulary='task'), 'two processes': two_processes,
            **{f'task head, {n} at a time': (lambda *a, n=n: ours(*a, vocabulary='task', micro=n)) for n in (32, 16)}}
 
 
@@ -232,12 +232,12 @@ def measure(part, method, P, G, T, repeat, threads):
 
 def plan(quick, growth_only, before, repeat):
     "Part, method, prompts, group, tokens; the methods take turns. Memory is measured in the first repeat only."
-    methods = [m for m in METHODS if 'at a time' not in m and (m != 'TRL' or importlib.util.find_spec('trl')) and (m != 'ours before' or before)]
+    methods = [m for m in METHODS if 'at a time' not in m and (m != 'TRL' or importlib.util.find_spec('trl'))] + ['ours before']*bool(before)
     jobs = [('small', m, 8, 8, 60) for m in methods] + [('gpt2', m, 2, 4, 60) for m in methods if m != 'two processes'] + [('nano', m, 8, 8, 144) for m in methods if m != 'ours, task head']
     growth = [('small', 'ours, task head', *n) for n in [(8, 8, 60), (2, 8, 60), (4, 8, 60), (16, 8, 60), (32, 8, 60), (64, 8, 60), (8, 2, 60), (8, 4, 60), (8, 16, 60), (8, 32, 60), (8, 64, 60), (8, 8, 15), (8, 8, 30), (8, 8, 120), (8, 8, 240), (8, 8, 512), (64, 64, 60)]]
     memory = [('gpt2', m, 8, 8, 60) for m in ('ours', 'ours, task head', 'task head, 32 at a time', 'task head, 16 at a time')]
     if quick: return [('small', m, 2, 8, 6) for m in methods]
-    return growth if growth_only else jobs + growth[1:] + (memory if repeat == 0 else [])
+    return growth if growth_only else jobs + (memory if repeat == 0 else [])
 
 
 def main():
@@ -246,8 +246,9 @@ def main():
     parser.add_argument('--repeats', type=int, default=3)
     parser.add_argument('--output', type=Path, default=Path(__file__).parent/'speed.csv')
     parser.add_argument('--quick', action='store_true', help='two prompts of six tokens, to see that everything runs')
+    parser.add_argument('--parts', nargs='+', choices=list(SHAPES), default=list(SHAPES), help='only these models')
     parser.add_argument('--growth', action='store_true', help='only how the cost grows with prompts, group and tokens')
-    parser.add_argument('--before', type=Path, help='a checkout of the commit to compare with; its package is "ours before"')
+    parser.add_argument('--before', type=Path, help='a checkout of the commit to compare with, 25a7301 or later: its own speed.py measures "ours before"')
     parser.add_argument('--check', action='store_true', help='compare the gradients, and no times')
     parser.add_argument('--one', nargs=6, help=argparse.SUPPRESS)   # part method prompts group tokens repeat
     a = parser.parse_args()
@@ -262,15 +263,19 @@ def main():
     done = {tuple(row[:6]) for row in csv.reader(a.output.open())} if a.output.exists() else set()
     if not done: a.output.write_text(','.join(COLUMNS) + '\n')
     for repeat in range(a.repeats):
-        jobs = plan(a.quick, a.growth, a.before, repeat)
+        jobs = [j for j in plan(a.quick, a.growth, a.before, repeat) if j[0] in a.parts]
         for job in jobs if repeat % 2 == 0 else jobs[::-1]:
             words = [*map(str, job), str(repeat)]
             if tuple(words) in done: continue
-            package = dict(PYTHONPATH=str(a.before)) if job[1] == 'ours before' else {}
-            child = subprocess.run([sys.executable, __file__, '--threads', str(a.threads), '--one', *words], env=os.environ | dict(OMP_NUM_THREADS=str(a.threads)) | package,
+            script, package, one = __file__, {}, words
+            if job[1] == 'ours before':   # the work is the same, the names in that package are not
+                (script,), package, one = a.before.rglob('speed.py'), dict(PYTHONPATH=str(a.before)), [words[0], 'ours', *words[2:]]
+            child = subprocess.run([sys.executable, str(script), '--threads', str(a.threads), '--one', *one], env=os.environ | dict(OMP_NUM_THREADS=str(a.threads)) | package,
                                    stdout=subprocess.PIPE, text=True, check=True)
-            with a.output.open('a') as f: f.write(child.stdout.splitlines()[-1] + '\n')
-            print(child.stdout.splitlines()[-1], flush=True)
+            row = child.stdout.splitlines()[-1]
+            if job[1] == 'ours before': row = row.replace(',ours,', ',ours before,', 1)
+            with a.output.open('a') as f: f.write(row + '\n')
+            print(row, flush=True)
 
 
 if __name__ == '__main__': main()
