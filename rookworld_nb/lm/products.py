@@ -37,30 +37,36 @@ def _for_onednn(x, weight):
 # of ideep, which stands between PyTorch and oneDNN, and of oneDNN itself
 for _cache in ('LRU_CACHE_CAPACITY', 'ONEDNN_PRIMITIVE_CACHE_CAPACITY'): os.environ.setdefault(_cache, '128')
 
+_LARGE = 2**13   # a side above which a copy of the rows costs more than a new shape
+
 def _spare(
-    M: int, # rows
-) -> int:   # at most max(7, M/4), never above 63
-    "Rows to the next multiple of 8, 16, 32 or 64, so that few shapes are met; up to 8 rows stay."
-    return -M % min(64, max(8, 2**(M - 1).bit_length()//8)) if M > 8 else 0
+    M: int,         # rows
+    weight: Tensor, # (N, K), that they are multiplied with
+) -> int:           # at most max(7, M/4), never above 63
+    """Rows to the next multiple of 8, 16, 32 or 64, so that few shapes are met. Up to 8 rows stay,
+    and so does a large product, such as that with the head of GPT-2's vocabulary."""
+    if M <= 8 or max(M, *weight.shape) > _LARGE: return 0
+    return -M % min(64, max(8, 2**(M - 1).bit_length()//8))
 
 def _padded(
-    x: Tensor,  # (M, K)
-) -> Tensor:    # (M + _spare(M), K), the new rows are zeros
-    more = _spare(len(x))
+    x: Tensor,      # (M, any)
+    weight: Tensor, # (N, K)
+) -> Tensor:        # (M + _spare(M, weight), any), the new rows are zeros
+    more = _spare(len(x), weight)
     return F.pad(x, (0, 0, 0, more)) if more else x
 
 # %% ../../nbs/lm/00_products.ipynb #cca13347
 def _ask(x, weight, bias):
-    def ask(x): return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, 'none', [], '')
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, 'none', [], '')
+
+
+def _times(x, weight, bias=None, round_up=True):
+    """x @ weight.T + bias by oneDNN: (M..., K) and (N, K) to (M..., N); `round_up` where M varies.
+    Where it finds no memory for itself, `F.linear` finds some or says so."""
     M = x.numel()//x.shape[-1]
-    if not _spare(M): return ask(x)
-    return ask(_padded(x.reshape(M, -1)))[:M].view(*x.shape[:-1], len(weight))
-
-
-def _times(x, weight, bias=None):
-    """x @ weight.T + bias by oneDNN: (M..., K) and (N, K) to (M..., N). Where it finds no memory
-    for itself, `F.linear` finds some or says so."""
-    try: return _ask(x, weight, bias)
+    try:
+        if not round_up or not _spare(M, weight): return _ask(x, weight, bias)
+        return _ask(_padded(x.reshape(M, -1), weight), weight, bias)[:M].view(*x.shape[:-1], len(weight))
     except RuntimeError as e:
         if 'primitive' not in str(e): raise
         return F.linear(x, weight, bias)
@@ -79,8 +85,10 @@ class _OneDNN(torch.autograd.Function):
         (x, weight), (of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
         g = g.contiguous()    # that of a sum is one number, seen from everywhere
         x, rows = x.flatten(0, -2), g.flatten(0, -2)
-        return _times(g, weight.T) if of_x else None, _times(
-            _padded(rows).T, _padded(x).T) if of_weight else None, rows.sum(0) if of_bias else None
+        of_bias = rows.sum(0) if of_bias else None
+        if of_weight: of_weight = _times(_padded(rows, weight).T, _padded(x, weight).T, round_up=False)
+        else: of_weight = None
+        return _times(g, weight.T) if of_x else None, of_weight, of_bias
 
 # %% ../../nbs/lm/00_products.ipynb #5c74cad1
 def linear(
