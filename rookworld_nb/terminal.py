@@ -50,7 +50,7 @@ def busy(
     what: str,           # is being done
     every: float = 2.0,  # seconds between two looks at the clock
 ) -> Iterator[None]:     # nothing
-    "Say on a terminal what is being done, and for how long."
+    "Say on a terminal what is being done, and for how long; of several processes, the first says it."
     with tqdm(desc=what, bar_format='{desc} {elapsed}', leave=False,
-              disable=None) as bar, moving(bar, every):
+              disable=os.environ.get('RANK', '0') != '0' or None) as bar, moving(bar, every):
         yield

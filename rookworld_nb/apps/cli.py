@@ -482,11 +482,6 @@ def _finish_run(run, verbose):
         f'Report:     {report}', *(f'Checkpoint: {p}' for p in list_checkpoints(run)[-1:])]))
 
 
-def _loading():
-    "Say on a terminal that PyTorch is loaded: without it, the first seconds of a command are silent."
-    return contextlib.nullcontext() if _rank() else busy('Loading PyTorch')
-
-
 @contextlib.contextmanager
 def _explained():
     "A run that stopped because it was not well gets its page."
@@ -503,7 +498,7 @@ def train_command(
     "Improve a model with GRPO: the main job."
     def work(together):
         config, how = together(lambda: read_config(TrainConfig, args, 'rookworld_train', resume=True))
-        with _loading(): from rookworld_nb.run.train import train
+        with busy('Loading PyTorch'): from rookworld_nb.run.train import train
         verbose = how.pop('verbose', False)
         with _explained(): run = train(config, **how)
         if _rank() == 0: _finish_run(run, verbose)
@@ -516,7 +511,7 @@ def pretrain_command(
     "Train a model on rows, supervised."
     def work(together):
         config, how = together(lambda: read_config(PretrainConfig, args, 'rookworld_pretrain', resume=True))
-        with _loading():
+        with busy('Loading PyTorch'):
             from rookworld_nb.run.pretrain import pretrain
             from rookworld_nb.report.report import write_report
         run = pretrain(config, **how)
@@ -578,10 +573,10 @@ def eval_command(
         config, _ = read_config(EvalConfig, _two_models(sys.argv[1:] if args is None else args),
                                 'rookworld_eval')
         if config.opponent:
-            with _loading(): from rookworld_nb.apps.match import run_match
+            with busy('Loading PyTorch'): from rookworld_nb.apps.match import run_match
             run_match(config)
         else:
-            with _loading(): from rookworld_nb.measure.exam import run_evaluation
+            with busy('Loading PyTorch'): from rookworld_nb.measure.exam import run_evaluation
             run_evaluation(config, _played if config.games else None)
         if config.output: print(f'Results: {config.output}')
     return _run_command(work, 'rookworld_eval')
@@ -618,7 +613,7 @@ def export_command(
     def work(_):
         config, _ = read_config(ExportConfig, args, 'rookworld_export', positional='run output')
         if config.run is None: config = replace(config, run=str(_newest_run()))
-        with _loading(): from rookworld_nb.apps.export import export_model
+        with busy('Loading PyTorch'): from rookworld_nb.apps.export import export_model
         print(f'Model: {export_model(config)}' + f'\nHub: {config.push}' * bool(config.push))
     return _run_command(work, 'rookworld_export')
 
@@ -658,7 +653,7 @@ def compare_command(
     "Compare ways of learning at equal cost, by a registered plan."
     def work(_):
         config, _ = read_config(CompareConfig, args, 'rookworld_compare', positional='plan stage')
-        with _loading(): from rookworld_nb.arms.compare import compare_arms
+        with busy('Loading PyTorch'): from rookworld_nb.arms.compare import compare_arms
         found = compare_arms(config, [sys.executable, '-c', _ARM])
         with while_read():
             print('\n'.join([

@@ -37,7 +37,7 @@ def _for_onednn(x, weight):
 # of ideep, which stands between PyTorch and oneDNN, and of oneDNN itself
 for _cache in ('LRU_CACHE_CAPACITY', 'ONEDNN_PRIMITIVE_CACHE_CAPACITY'): os.environ.setdefault(_cache, '128')
 
-_LARGE = 2**13   # a side above which a copy of the rows costs more than a new shape
+_LARGE = 2**13   # sides of GPT-2's head are longer: there a copy of the rows is expensive
 
 def _spare(
     M: int,         # rows
@@ -84,11 +84,10 @@ class _OneDNN(torch.autograd.Function):
     def backward(ctx, g):
         (x, weight), (of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
         g = g.contiguous()    # that of a sum is one number, seen from everywhere
-        x, rows = x.flatten(0, -2), g.flatten(0, -2)
-        of_bias = rows.sum(0) if of_bias else None
-        if of_weight: of_weight = _times(_padded(rows, weight).T, _padded(x, weight).T, round_up=False)
-        else: of_weight = None
-        return _times(g, weight.T) if of_x else None, of_weight, of_bias
+        x, rows = (_padded(t.flatten(0, -2), weight) for t in (x, g)) if of_weight else (x, g)
+        return (_times(g, weight.T) if of_x else None,
+                _times(rows.T, x.T, round_up=False) if of_weight else None,
+                g.flatten(0, -2).sum(0) if of_bias else None)
 
 # %% ../../nbs/lm/00_products.ipynb #5c74cad1
 def linear(

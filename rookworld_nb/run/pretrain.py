@@ -441,7 +441,7 @@ def _pretrain(config, resume, allow_config_change):
     set_numbers(model, config.dtype)
     optimizer, shards = pretrain_optimizer(config, model, tokenizer), data_shards(config.data)
     fits = Context(tokenizer.name, model.config.n_positions)
-    with contextlib.nullcontext() if rank() else busy('Loading the rows'):
+    with busy('Loading the rows'):
         origin = by_one(lambda: _origin(config, model, shards))
         held_out = together(lambda: _held_out(config, shards, replace(fits, whole=False)))
     is_new, out = out is None, out or by_one(lambda: open_run(config.output_dir))

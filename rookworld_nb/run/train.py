@@ -170,7 +170,7 @@ def train(
 # %% ../../nbs/run/07_train.ipynb #447a9bd3
 def _train(config, out, scorer, allow_config_change, watch):
     "The run, in a new directory or in a resumed one."
-    with contextlib.nullcontext() if rank() else busy('Loading the model and the prompts'):
+    with busy('Loading the model and the prompts'):
         model, tokenizer = together(lambda: load_model(config.model, pick_device(config.device)))
         source, held_out = together(lambda: load_prompts(config))
     together(lambda: _try_reward(scorer, held_out, config.shares))
