@@ -180,6 +180,12 @@ def one_head(html):
     return re.sub(r'<thead>\s*<tr[^>]*>((?:(?!</tr>).)*)</tr>\s*<tr[^>]*>((?:(?!</tr>).)*)</tr>\s*</thead>', head, html, flags=re.S)
 
 
+def sized(output):
+    "An output whose picture is wider than it is shown (drawn for a retina screen), with that width: smalldocs 0.5.4 leaves it out."
+    width = output.get('metadata', {}).get('image/png', {}).get('width')
+    if width: output['data'] = {'text/html': f'<img src="data:image/png;base64,{"".join(output["data"]["image/png"]).strip()}" width="{width}">'}
+
+
 # The site: from prepared notebooks to files that need nothing else
 
 def prepare(tree, home):
@@ -196,6 +202,7 @@ def prepare(tree, home):
             for data in (o['data'] for o in cell.get('outputs', []) if 'data' in o):
                 if 'text/markdown' in data: data['text/markdown'] = linked(data['text/markdown'])
                 if 'text/html' in data: data['text/html'] = one_head(numbers_right(re.sub(r'<style scoped>.*?</style>\s*', '', linked(data['text/html']), flags=re.S)))
+            for output in cell.get('outputs', []): sized(output)
         (tree/source).unlink()
         (tree/notebook(page)).write_text(json.dumps({**books[source], 'cells': cells}), encoding='utf-8')
     for run in {f.parent for f in tree.rglob('metrics.jsonl')}:

@@ -166,6 +166,16 @@ def test_what_is_wider_than_its_box_scrolls_in_it():
     assert min(small)*16.5 >= 11                    # pixels
 
 
+def test_a_picture_for_a_retina_screen_keeps_the_width_at_which_it_is_shown():
+    picture = {'image/png': 'AAAA\n', 'text/plain': '<Figure>'}
+    twice = dict(data=dict(picture), metadata={'image/png': {'width': 540, 'height': 689}})
+    once = dict(data=dict(picture), metadata={})
+    for output in (twice, once): docs.sized(output)
+    assert twice['data'] == {'text/html': '<img src="data:image/png;base64,AAAA" width="540">'}
+    assert once['data'] == picture
+    assert docs.PICTURE.sub('-', twice['data']['text/html']) == '-'          # and leaves the Markdown, too
+
+
 def test_pictures_in_letters_leave_the_markdown_and_code_stays():
     picture = lambda m: m['code'] or m['alt'] or '-'
     text = '```python\nf\'<img alt="{x}" src="data:{y}">\'\n```\n<p><img class="b" alt="8/8 w" src="data:image/png;base64,AAAA" width="3"><svg>\n</svg></p> <img src="data:x"> <img src="a.png">'
