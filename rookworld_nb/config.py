@@ -547,6 +547,8 @@ _TRAIN_IDLE += (
          lambda c: not (c.kl_coef or c.kl_every), True),
     Idle('kl_act health_adaptive', 'with kl_coef 0 and kl_every 0: no KL is measured',
          lambda c: not (c.kl_coef or c.kl_every)),
+    Idle('compile', 'with device cpu: fixed shapes are off there anyway',
+         lambda c: c.device == 'cpu' and c.compile is False),
     Idle('recovery_lr_factor', 'with max_recoveries 0', lambda c: not c.max_recoveries),
     Idle('min_lr_ratio', 'with warmup_steps {c.warmup_steps}: the run ends before',
          lambda c: c.warmup_steps >= c.max_steps),

@@ -31,6 +31,7 @@ from ..config import (SWITCH, Config, DataConfig, EvalConfig, ExportConfig, Noti
                                  PretrainConfig, ReportConfig, SweepConfig, CompareConfig,
                                  TrainConfig, UciConfig, describe, groups_of, kind_of, no_effect,
                                  parse_value, stored_choices)
+from ..files import must_be_file
 from ..task import token_limits
 from ..interrupt import hung_up
 from ..terminal import busy, while_read
@@ -270,9 +271,7 @@ def _where_it_starts(cls, run, file):
         raise ValueError('--resume brings its own config.json, so --config cannot be given with it')
     if run and not (file := Path(run)/'config.json').is_file():
         raise FileNotFoundError(f'{run} is not a run directory: it has no config.json')
-    if file and not Path(file).is_file():
-        raise FileNotFoundError(f'--config {file} ' +
-                                ('is not a file' if Path(file).exists() else 'does not exist'))
+    if file: must_be_file(file, '--config ')
     return run, file
 
 # %% ../../nbs/apps/05_cli.ipynb #ac119ad4

@@ -27,7 +27,7 @@ from ..chess.engine import require_engine
 from ..chess.tasks import PolicyTask
 from ..chess.unlabelled import position_kinds
 from ..config import CompareConfig, NoEffect, TrainConfig, complaint, groups_of
-from ..files import file_sha256, only_holder, write_at_once
+from ..files import file_sha256, must_be_file, only_holder, write_at_once
 from ..terminal import while_read
 from ..lm.loader import load_model, pick_device
 from ..measure.evaluate import judge_rows
@@ -173,7 +173,7 @@ def read_plan(
     file: str|Path, # TOML with the fields of `Plan`
 ) -> Plan:          # checked, see `check_plan`
     "Read a plan. Raises ValueError or FileNotFoundError in one sentence with the place."
-    if not Path(file).is_file(): raise FileNotFoundError(f'plan {file} does not exist')
+    must_be_file(file, 'plan ')
     try:
         found = tomllib.loads(Path(file).read_text(encoding='utf-8-sig'))
         for name in found:
@@ -422,9 +422,10 @@ def verdict_sentences(
 
 # %% ../../nbs/arms/01_compare.ipynb #1bac411d
 def _made_apart(command, file, run, out):
-    "A run in a process of its own, which ends with this one."
+    "A run in a process of its own, which ends with this one; Ctrl-C reaches this one only."
     process = subprocess.Popen([*command, str(file), str(out), *map(str, run)],
-                               stdin=subprocess.PIPE, env=os.environ | dict(OMP_NUM_THREADS='1'))
+                               stdin=subprocess.PIPE, start_new_session=True,
+                               env=os.environ | dict(OMP_NUM_THREADS='1'))
     try: code = process.wait()
     finally:
         if process.poll() is None: process.kill()

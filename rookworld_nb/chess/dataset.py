@@ -274,13 +274,13 @@ class _BadRows:
         # labelled positions: what is left of the file is counted, which says nothing about places
         # in it
         where = '' if isinstance(row, dict) and 'fen' in row else f'row {self.total}: '
-        reason, told, row = _reason(error), isinstance(
-            row, Flaw) and str(row)[:120], f'{str(row)[:80]!r}'
+        reason, told = _reason(error), str(row)[:120] if isinstance(row, Flaw) else ''
+        row = told or f'{where}{str(row)[:80]!r}'
         if len(self.reasons) >= _MAX_REASONS and reason not in self.reasons:
             reason = 'other reasons'
         self.reasons.setdefault(reason, [0, row])[0] += 1
         self.count += 1
-        if len(self.first) < _SHOWN: self.first.append(told or f'{where}{row}: {reason}')
+        if len(self.first) < _SHOWN: self.first.append(told or f'{row}: {reason}')
 
     def stop(self, share):
         "Refuse a source with too many of them."

@@ -259,7 +259,7 @@ def output_files(
     place is found early."""
     if not output: return {}
     out = Path(output)
-    if not out.is_dir() and out.suffix in {'.json', '.csv', '.html', '.pgn'} - {f'.{kind}' for kind in kinds}:
+    if not out.is_dir() and out.suffix[1:].isalpha() and out.suffix[1:] not in kinds:
         raise ValueError(
             f'output must end in {", ".join(f".{kind}" for kind in kinds)}, or be a directory, not {out}'
         )

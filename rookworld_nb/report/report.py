@@ -32,7 +32,7 @@ def comparison_table(
 ) -> pd.DataFrame:
     "Before and after on the same prompts, with the decodings side by side."
     c = run.comparison[run.comparison.slice == slice]
-    c = c.assign(verdict=[verdict(*r) for r in zip(c.metric, c.low, c.high)])
+    c = c.assign(verdict=[verdict(*r) for r in zip(c.metric, c.low, c.high, c.n)])
     parts = {
         d: c[c.decoding == d].drop_duplicates(['task', 'metric'], keep='last').set_index([
             'task', 'metric'

@@ -14,14 +14,17 @@ from .curves import BLUE, GREEN, ORANGE, axes_title, empty_panels, legend_below
 from .run_files import Run
 
 # %% ../../nbs/report/06_verdict.ipynb #d17dfc8c
+_FEW = 20
+
 def verdict(
     metric: str, # its name
     low: float,  # lower end of the difference's 95 % interval
     high: float, # upper end
+    prompts: int, # that were asked; of fewer than 20 nothing is said
 # 'better', 'worse', 'changed' (no direction known) or '' (the interval includes zero)
 ) -> str:
     "The verdict about a difference, from its interval."
-    if not (low > 0 or high < 0): return ''
+    if prompts < _FEW or not (low > 0 or high < 0): return ''
     better = known[metric].better if metric in (known := every_metric()) else 0
     return {0: 'changed', 1: 'better', -1: 'worse'}[better * (1 if low > 0 else -1)]
 
@@ -43,18 +46,16 @@ def verdict_table(
                     rows.append(
                         dict(part=part, line=aim.line, before=r.before, after=r.after,
                              difference=r.difference, low=r.low, high=r.high, n=int(r.n),
-                             verdict=verdict(aim.metric, r.low, r.high)))
+                             verdict=verdict(aim.metric, r.low, r.high, r.n)))
     if not any(row['part'] == 'repaired' for row in rows): return pd.DataFrame()
     return pd.DataFrame(rows).set_index(['part', 'line'])
 
 # %% ../../nbs/report/06_verdict.ipynb #3dadfedf
-_FEW = 20       # prompts; of fewer nothing is said
-
 def _change(table, part, line, of):
     "'rose from 62.7 to 92.0 %', by the interval."
     if (part, line) not in table.index: return ''
     r = table.loc[part, line]
-    if r.n < _FEW: return f'{of}: {r.n} prompts are too few to tell'
+    if r.n < _FEW: return f'{of}: {r.n} {"prompt is" if r.n == 1 else "prompts are"} too few to tell'
     if not r.verdict:
         return (f'{of} stayed near {100*r.before:.1f} % ({100*r.difference:+z.1f} points, '
                 f'95 %: {100*r.low:+z.1f} to {100*r.high:+z.1f})')

@@ -91,13 +91,14 @@ def load_prompts(
         if share and not source.rows[kind]:
             raise ValueError(
                 f'{config.data} has no training rows of task {kind}, '
-                f'but {f"tasks {config.tasks}" if config.tasks else f"env_ratio {config.env_ratio}"} asks for some'
+                f'but {f"tasks {config.tasks}" if config.tasks else f"env_ratio {config.env_ratio}"} asks for some '
+                f'(training rows in all: {len(rows)})'
             )
     if config.shares.keys() > own.keys():
         held_out += load_rows(config.data, EVAL_ENV_RATIO, 0, 'eval', config.eval_prompts, **how)
     if not held_out:
-        raise ValueError(f'{config.data} has no evaluation rows: '
-                         '5 % of positions belong to the evaluation split, give more rows')
+        raise ValueError(f'{config.data} has no evaluation rows, and {len(rows)} training rows: '
+                         '5 % of positions belong to the evaluation split, give 100 rows or more')
     if np.isin(np.array([e.position for e in held_out], np.uint64), rows.positions).any():
         raise ValueError(f'{config.data}: a held-out position is among the training positions')
     return source, check_asked(config, config.data, held_out)

@@ -353,7 +353,7 @@ def _held_out(config, shards, fits=None):
     if found: return check_asked(config, shards[0], found[:] + made)
     raise ValueError(
         f'{shards[0]} has no evaluation rows: 5 % of positions belong to the evaluation split; '
-        f'give more rows, or another file first'
+        f'give 100 rows or more, or another file first'
     )
 
 # %% ../../nbs/run/09_pretrain.ipynb #45b1766a

@@ -169,7 +169,7 @@ def _signs(letters): return '/'.join(TASKS[letter].sign or letter for letter in 
 def _step_line(row: dict) -> str:
     "The line of a step for the terminal."
     asked = {name[-1].upper(): n for name, n in row.items() if name.startswith('prompts_')}
-    kl = '–' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:.4f}"
+    kl = '–' if row['kl_nats_per_token'] is None else f"{row['kl_nats_per_token']:z.4f}"
     loss = 'skipped' if row['loss'] is None else f"{row['loss']:z.4f}"
     norm = '–' if row['grad_norm'] is None else f"{row['grad_norm']:.2f}"
     return (

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import get_type_hints
 import optuna
 from ..config import Notice, TrainConfig, complaint, kind_of
-from ..files import read_rows
+from ..files import must_be_file, read_rows
 from ..task import TASKS
 from ..measure.measures import every_metric
 from ..names import in_other_words
@@ -199,7 +199,7 @@ def read_space(
     file: str|Path, # TOML with [base], [space], and objective or program
 ) -> Space:         # checked
     "Read a space. Raises ValueError or FileNotFoundError in one sentence."
-    if not Path(file).is_file(): raise FileNotFoundError(f'space file {file} does not exist')
+    must_be_file(file, 'space file ')
     try:
         found = tomllib.loads(Path(file).read_text(encoding='utf-8-sig'))
         if extra := found.keys() - {'base', 'space', 'objective', 'program'}:

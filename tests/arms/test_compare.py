@@ -117,6 +117,7 @@ def test_a_killed_command(folder):
     command = Started('compare', 'plan.toml', '--output_dir', 'out', cwd=folder)
     wait_until(lambda: (folder/'out'/'runs'/'test-start-0-0.json').exists(), command)
     mine = wait_until(lambda: children(command.pid), command)
+    assert all(os.getsid(pid) == pid for pid in mine)      # where Ctrl-C of a terminal does not reach them
     os.kill(command.pid, signal.SIGKILL)
     for pid in mine:
         wait_until(lambda: not os.path.exists(f'/proc/{pid}') or open(f'/proc/{pid}/stat').read().
@@ -341,6 +342,7 @@ def test_the_command_refuses_in_one_line(tmp_path):
     (tmp_path/'plan.toml').write_text(PLAN.replace('kind = "rejection"', 'kind = "magic"'))
     for args, says in ((['plan.toml'], 'plan.toml: [arms.rejection] has an unknown kind'),
                        (['nowhere.toml'], 'plan nowhere.toml does not exist'),
+                       (['.'], 'plan . is not a file'),
                        ([], 'plan is missing'), (['plan.toml', 'judge'],
                                                  'stage must be one of run, verdict, not')):
         code, out, err = call('compare', *args, cwd=tmp_path)
