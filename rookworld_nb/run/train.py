@@ -157,7 +157,9 @@ def train(
             )
         check_choices(asdict(config) | dict(resume=resume, allow_config_change=allow_config_change))
         out = together(lambda: reopen_run(resume, config, allow_config_change)) if resume else None
-        if out and is_complete(out, config): return out
+        if out and is_complete(out, config):
+            by_one(lambda: print(f'{out}: all {config.max_steps} steps are made, and a larger max_steps goes on'))
+            return out
         # the run stays where it is
         if out:
             config = replace(
