@@ -980,9 +980,9 @@ class Choice:
     home: type       # the dataclass of that group, from a module
 
     @property
-    def help(self) -> str: # its comment, read from the source
+    def help(self) -> str: # its comment, read from the source; one line
         "What it means."
-        return _comments(self.home)[self.name] or ''
+        return ' '.join((_comments(self.home)[self.name] or '').split())
 
 
 @functools.cache
