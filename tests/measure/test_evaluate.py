@@ -5,8 +5,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from rookworld_nb.chess.dataset import load_rows, parse_row
+from rookworld_nb.config import EvalConfig
 from rookworld_nb.chess.engine import EnginePool, find_engine
 from rookworld_nb.chess.positions import position_hash, split_of
+from rookworld_nb.measure import exam
 from rookworld_nb.measure.evaluate import judge_policy, summarize
 from rookworld_nb.measure.measures import METRICS
 from rookworld_nb.measure.probes import reserved_positions, watch_rows
@@ -113,6 +115,21 @@ def test_no_training_row_is_watched():
     assert all(split_of(e.fen) == 'eval' or position_hash(e.fen) in reserved for e in watched)
     learned = set(load_rows('positions', split='train', cache=True).positions.tolist())
     assert not learned & (reserved | {position_hash(e.fen) for e in watched})
+
+
+def test_the_engine_is_asked_about_the_rows(monkeypatch, tmp_path):
+    "Its answers are compared with the model's: the same moves with their evaluations in the opposite order give another share."
+    asked = []
+    def labels(rows, nodes, path=None, **trivial):      # with one node, for a trivial answer, where there is Stockfish
+        if not trivial: asked.append((nodes, [e.fen for e in rows if e.kind == 'P']))
+        return {e.fen: PolicyAnswer(e.target.moves[::order], e.target.evals, e.target.moves[0]) for e in rows if e.kind == 'P'}
+    monkeypatch.setattr(exam, 'engine_labels', labels)
+    found = {}
+    for order in (1, -1):
+        table = exam.run_evaluation(EvalConfig(prompts=80, engine=True, nodes=7, threads=1))
+        found[order] = table[(table.metric == 'best_move_engine') & (table.task == 'P') & (table.slice == 'all') & (table.decoding == 'greedy')].value.item()
+    assert asked[0] == asked[1] and asked[0][0] == 7 and 10 < len(asked[0][1]) < 80
+    assert found[1] > found[-1], found
 
 
 @pytest.mark.skipif(not find_engine(), reason='needs Stockfish')
