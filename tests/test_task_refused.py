@@ -119,6 +119,11 @@ def small(tmp_path, **more):
              warmup_steps=0, threads=1) | more)
 
 
+def test_held_out_examples_may_have_a_source_where_one_has_none():
+    register(replace(C, held_out=lambda n: some(n, 'eval', 'words') + some(1, 'eval', '')))
+    assert TASKS['C'].held_out(2)[0].source == 'words'
+
+
 def test_a_task_of_which_nothing_is_held_out(tmp_path):
     register(replace(C, held_out=None))
     config = small(tmp_path)
