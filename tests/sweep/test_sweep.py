@@ -122,10 +122,10 @@ from pathlib import Path
 while Path('waits').exists(): time.sleep(0.02)
 out = Path(json.loads(Path(sys.argv[-1]).read_text())['output_dir'])
 (out/'metrics.jsonl').write_text(json.dumps(dict(step=1, reward_mean=0.5)) + '\\n')
-(out/'comparison.json').write_text(json.dumps([dict(metric='reward', task='P', slice='all', decoding='sampled', difference=0, low=0, high=0, n=1)]))
+(out/'comparison.json').write_text(json.dumps([dict(metric='reward', task='P', slice='all', decoding='sampled', difference=.1, low=-.2, high=.5, n=1)]))
 '''
     (folder/'waits').touch()
-    (folder/'tiny.toml').write_text('[space]\nseed = [0, 1]\n')
+    (folder/'tiny.toml').write_text('objective = "sampled P reward"\n[space]\nseed = [0, 1]\n')
     code = (
         'import json, sys; from rookworld_nb.config import SweepConfig; from rookworld_nb.sweep.sweep import sweep; '
         'sweep(SweepConfig(space="tiny.toml", sampler="grid"), json.loads(sys.argv[1]))')
@@ -140,6 +140,7 @@ out = Path(json.loads(Path(sys.argv[-1]).read_text())['output_dir'])
     table = pd.read_csv(folder/'sweeps/tiny/trials.csv')
     assert table.outcome.tolist() == ['killed', 'finished', 'finished'
                                       ] and table.seed.tolist() == [0, 1, 0]
+    assert table.loc[1:, ['gain', 'low', 'high']].round(9).values.tolist() == [[.1, -.2, .5]]*2
 
 
 def test_a_stopped_sweep_saves_its_runs_and_goes_on(folder):
