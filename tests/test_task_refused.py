@@ -13,6 +13,7 @@ from rookworld_nb.lm.loader import save_model
 from rookworld_nb.lm.model import GPT, GPTConfig
 from rookworld_nb.lm.tokenizer import ListTokenizer
 from rookworld_nb.measure.measures import LOGGED
+from rookworld_nb.run.held_out import load_prompts
 from rookworld_nb.run.pretrain import pretrain
 from rookworld_nb.run.run_log import RunLog
 from rookworld_nb.run.train import train
@@ -132,6 +133,14 @@ def test_a_task_of_which_nothing_is_held_out(tmp_path):
         with pytest.raises(ValueError, match=f'task C has no held_out, and .*{name} has no evaluation rows|{name} has no evaluation rows'):
             train(replace(config, data=data))
     assert not (tmp_path/'run').exists()
+
+
+def test_a_run_of_one_task_is_asked_about_nothing_else():
+    register(C)
+    _, held_out = load_prompts(TrainConfig(data='unlabelled:games', tasks='C:1', eval_prompts=8))
+    assert len(held_out) == 8 and {e.kind for e in held_out} == {'C'}
+    _, held_out = load_prompts(TrainConfig(data='unlabelled:games', tasks='C:0.5 A:0.5', eval_prompts=8))
+    assert {e.kind for e in held_out} >= {'C', 'A'}
 
 
 def test_no_prompt_is_held_out_and_trained(tmp_path):
