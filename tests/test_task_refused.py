@@ -95,6 +95,12 @@ def test_a_mistake_is_found_where_the_task_is_registered(change, said):
     assert 'C' not in TASKS
 
 
+def test_right_answers_that_only_a_row_knows():
+    def unanswered(seed): return (replace(example, target=None) for example in words(seed))
+    task = register(replace(C, truth=None, held_out=None, prompts=lambda kinds, reserved: dict(words=unanswered)))
+    assert TASKS['C'] is task
+
+
 def test_a_letter_belongs_to_one_task():
     before = TASKS['P']
     with pytest.raises(ValueError, match='task P: the letter is that of policy, so words needs another'):

@@ -94,6 +94,7 @@ def test_tokenizer(graded, tmp_path, name):
     pytest.importorskip('transformers', reason='needs the bench extra')
     ours, prompts = load_tokenizer(name), [r.prompt() for r in graded[0]]
     theirs = bridges.transformers_tokenizer(ours)
+    assert theirs.vocab_size == len(theirs.get_vocab()) == ours.vocab_size
     batch = theirs(prompts, padding=True)
     for prompt, ids, mask in zip(prompts, batch['input_ids'], batch['attention_mask']):
         assert ids == [ours.eot]*mask.count(0) + ours.encode(prompt) and mask == sorted(mask)
@@ -173,7 +174,7 @@ def test_a_text_that_is_longer_than_the_model_is_one_sentence():
     with pytest.raises(
             ValueError, match=
             'take 17 tokens or more, and the model has 16 positions: lower max_completion_length'):
-        model(ids, attention_mask=torch.ones_like(ids))
+        model(ids, attention_mask=torch.tensor([[1]*17, [0] + [1]*16]))     # one row is, the other fits
     padded = torch.ones_like(ids).index_fill(1, torch.tensor([0, 1]), 0)
     assert torch.allclose(
         model(ids, attention_mask=padded).logits[:, 2:],
