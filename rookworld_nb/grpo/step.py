@@ -8,6 +8,7 @@ __all__ = ['Learner', 'make_optimizer', 'is_out_of_memory', 'Targets', 'trained_
 
 # %% ../../nbs/grpo/05_step.ipynb #b1f8b776
 import copy
+import inspect
 import math
 import time
 from dataclasses import dataclass, fields, replace
@@ -91,6 +92,15 @@ class Learner:
         for name in ('kl', 'reward_moments', 'baseline_moments'):
             getattr(self, name).load_state_dict(state[name])
 
+# %% ../../nbs/grpo/05_step.ipynb #5c21d0a7
+class _AdamW(torch.optim.AdamW):
+    """AdamW without the compiler: in PyTorch 2.13 the first call of any of these methods imports it, which takes a
+    second and 75 MB."""
+    add_param_group, zero_grad, state_dict, load_state_dict = (
+        inspect.unwrap(getattr(torch.optim.Optimizer, name))
+        for name in ('add_param_group', 'zero_grad', 'state_dict', 'load_state_dict'))
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
 # %% ../../nbs/grpo/05_step.ipynb #0e71c752
 def make_optimizer(
     parameters: list[Tensor], # to move
@@ -98,9 +108,8 @@ def make_optimizer(
 ) -> torch.optim.AdamW:
     "AdamW with weight decay on matrices only, in one pass over the memory."
     matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
-    return torch.optim.AdamW([dict(params=matrices),
-                              dict(params=vectors, weight_decay=0.)], config.learning_rate,
-                             weight_decay=config.weight_decay, fused=True)
+    return _AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.)], config.learning_rate,
+                  weight_decay=config.weight_decay, fused=True)
 
 # %% ../../nbs/grpo/05_step.ipynb #4792f685
 def _micro_batches(

@@ -50,6 +50,15 @@ def test_prompts_that_the_rules_make(tmp_path):
                                                                       '32')['completions.jsonl']
 
 
+def test_a_run_does_not_load_the_compiler(tmp_path):
+    "PyTorch 2.13.0 (torch/optim/optimizer.py): an optimizer loads it, which takes a second and 75 MB; ours does not."
+    code = ("import atexit, sys; from rookworld_nb.apps.cli import train_command; "
+            "atexit.register(lambda: print(*[m for m in ('torch._dynamo', 'torch') if m in sys.modules])); train_command()")
+    args = [*CHOICES, '--max_steps', '1', '--data', some_positions(tmp_path), '--output_dir', tmp_path/'run']
+    done = subprocess.run([sys.executable, '-c', code, *map(str, args)], env=clean(), capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == 'torch', done.stderr
+
+
 def test_a_run_that_measures_is_the_run_with_that_number(tmp_path):
     "Digit for digit, also when it is killed and goes on where there is more memory."
     args, auto, fixed = [*CHOICES, '--data', some_positions(tmp_path), '--output_dir'], tmp_path/'auto', tmp_path/'fixed'
