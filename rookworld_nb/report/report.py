@@ -283,17 +283,17 @@ def _comparison_html(table):
     head = ['metric'] + [f'{d}<br><small>{w}</small>' for d in decodings
                          for w in ('before → after', 'difference [95 %]')] + ['trivial', 'n']
     rows, task = [], None
-    for (t, metric), r in table.iterrows():
+    for (t, metric), *found in zip(table.index, *(table[d].itertuples() for d in decodings)):
         if t != task: rows.append(('group', [f'Task {escaped(t)}'] + [''] * (len(head) - 1)))
         task = t
         cells = [
-            c for d in decodings
-            for c in (f'{number(r[d].before)} → {number(r[d].after)}', _difference(r[d]))
+            c for r in found
+            for c in (f'{number(r.before)} → {number(r.after)}', _difference(r))
         ]
         rows.append([
             f'<code>{escaped(metric)}</code>{arrow(metric)}', *cells,
-            number(r[decodings[0]].trivial),
-            number(max(r[d].n for d in decodings), whole=True)
+            number(found[0].trivial),
+            number(max(r.n for r in found), whole=True)
         ])
     return table_html(head, rows, 'numbers many')
 
