@@ -20,6 +20,7 @@ import chess
 import numpy as np
 import pandas as pd
 from ..chess.dataset import Example, env_example
+from ..chess.quick_rules import legal_moves
 from ..chess.tasks import EnvTask, PolicyTask
 from .measures import wilson
 from .evaluate import judge_rows, summarize
@@ -78,11 +79,7 @@ def _ends():
 def _some_moves(name, positions, length):
     "A random legal move in each position."
     rng = random.Random(name)
-    return [
-        _asked(name, (fen, rng.choice(sorted(m.uci()
-                                             for m in chess.Board(fen).legal_moves)), history),
-               length) for fen, history in positions
-    ]
+    return [_asked(name, (fen, rng.choice(sorted(legal_moves(fen))), history), length) for fen, history in positions]
 
 
 def _strange(name): return [(fen, '') for fen in strange_positions(name)[:300]]
