@@ -106,7 +106,7 @@ def test_a_reward_that_pays_for_length(args, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     collapse(
         args, tmp_path/'run',
-        '--learning_rate 3e-3 --kl_coef 0 --kl_every 0 --max_steps 16 --reward_function rewards:long'
+        '--learning_rate 3e-3 --kl_coef 0 --kl_every 0 --max_steps 40 --reward_function rewards:long'
     )
     assert 'no token to learn from' in (tmp_path/'run/train.log').read_text()
 
