@@ -120,6 +120,12 @@ def test_said_in_one_line(line, capsys):
     assert capsys.readouterr().err == LINES[line] + '\n'
 
 
+@pytest.mark.parametrize('updates', ['--inner_steps 2', '--minibatches 2', '--inner_steps 2 --minibatches 2'])
+def test_several_updates_of_a_batch_can_be_clipped(updates, capsys):
+    read_config(TrainConfig, f'--clip_range 0.2 {updates}'.split(), 'rookworld_train', environ={})
+    assert capsys.readouterr().err == ''
+
+
 def test_said_in_python_too():
     with pytest.warns(NoEffect, match='gamma has no effect without baseline value') as told:
         TrainConfig(gamma=0.9)

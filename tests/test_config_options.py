@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from unittest.mock import patch
 import pytest
@@ -14,9 +15,12 @@ from rookworld_nb.run.train import train
 from rookworld_nb.apps.cli import _canonical, make_parser, read_config
 from rookworld_nb.config import Config, TrainConfig, describe, kind_of
 from rookworld_nb.chess.engine import find_engine
-from rookworld_nb.grpo import experience
+from rookworld_nb.grpo import experience, step
+from rookworld_nb.grpo.kl import KLController
+from rookworld_nb.grpo.value import value_loss
 from rookworld_nb.fast import device
-from rookworld_nb.names import ALIASES, ELSEWHERE
+from rookworld_nb.names import ALIASES, ELSEWHERE, GONE
+from rookworld_nb.run import health
 from runs import some_positions, unmeasured
 
 # both groups of each step have a reward to learn from (seed)
@@ -235,3 +239,11 @@ def test_a_name_of_another_trainer_is_answered(name):
         read_config(TrainConfig, [f'--{name}', '1'], 'rookworld_train', environ={})
     with pytest.raises(TypeError, match=says): TrainConfig(**{name: 1})
     with pytest.raises(ValueError, match=says): TrainConfig.from_json(json.dumps({name: 1}))
+
+
+def test_what_is_gone_has_its_value_in_the_code():
+    "An old file may still give it: the value that we say is always used is the one that is."
+    kl, value = (signature(f).parameters for f in (KLController, value_loss))
+    assert dict(value_coef=step._VALUE_COEF, value_clip=value['clip'].default, kl_horizon=kl['horizon'].default,
+                kl_coef_min=kl['low'].default, kl_coef_max=kl['high'].default, reference_mix=step._REFRESH,
+                max_skips=health._IN_A_ROW).items() <= GONE.items()

@@ -1,9 +1,12 @@
 """A task with a mistake in it is refused in one sentence, before a run has a directory: where it is
 registered, or where its prompts and its held-out examples meet."""
+import json
 import random
+import re
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+import numpy as np
 import pytest
 from rookworld_nb.chess.dataset import Example, load_rows
 from rookworld_nb.chess.positions import split_of
@@ -13,11 +16,13 @@ from rookworld_nb.lm.loader import save_model
 from rookworld_nb.lm.model import GPT, GPTConfig
 from rookworld_nb.lm.tokenizer import ListTokenizer
 from rookworld_nb.measure.measures import LOGGED
+from rookworld_nb.measure.metrics import judge, row_class
+from rookworld_nb.reward.reward_scorer import Score, score
 from rookworld_nb.run.held_out import load_prompts
 from rookworld_nb.run.pretrain import pretrain
 from rookworld_nb.run.run_log import RunLog
 from rookworld_nb.run.train import train
-from rookworld_nb.task import TASKS, Aim, Task, TextAnswer, TextQuestion, register
+from rookworld_nb.task import TASKS, Aim, Task, TaskError, TextAnswer, TextQuestion, register
 
 
 def truth(question): return TextAnswer(question.about[::-1])
@@ -78,13 +83,16 @@ MISTAKES = [
     (dict(truth=lambda question: len(question.about)), 'truth must be an answer with text.., such as a TextAnswer, not 4'),
     (dict(cut=lambda row: (row[:6], row[6:])), "cut must be .'C: ....', '....'., not "),
     (dict(shares=lambda *given: dict(right=1.0)), "shares must be two things, .*not {'right': 1.0}"),
+    (dict(shares=lambda *given: (dict(right=1.0), 'the answer')), "shares must be two things, .*not [(]{'right': 1.0}, 'the answer'"),
+    (dict(shares=lambda *given: (dict(right='1.0'), [])), "shares, 'right' must be a number from 0 to 1, not '1.0'"),
+    (dict(sign='E'), 'in the line of a step, E is the sign of environment; give another sign'),
     (dict(shares=lambda *given: (dict(found=1.0), [])), "shares must be shares of the parts of weights: right, not {'found': 1.0}"),
-    (dict(shares=lambda question, answer, truth: (dict(right=1.0 + (answer != truth)), [])), "shares must be shares, 0 to 1, not {'right': 2.0}"),
+    (dict(shares=lambda question, answer, truth: (dict(right=1.0 + (answer != truth)), [])), "shares, 'right' must be a number from 0 to 1, not 2.0"),
     (dict(read=lambda text, strict: TextAnswer(text) if text else None), "read must be an answer, or raise ValueError, for '', not None"),
     (dict(read=lambda text, strict: TextAnswer(text[0] + text[1:])), "read must be an answer, or raise ValueError, for '', not IndexError"),
-    (dict(shares=lambda question, answer, truth: (dict(right=len(answer.text())/4), [])), "shares must be shares, 0 to 1, not {'right': 2.0}"),
+    (dict(shares=lambda question, answer, truth: (dict(right=len(answer.text())/4), [])), "shares, 'right' must be a number from 0 to 1, not 2.0"),
     (dict(shares=lambda question, answer, truth: (dict(right=1/len(answer.text())), [])), 'shares fails: ZeroDivisionError'),
-    (dict(near=lambda text: 2), 'near must be a share, 0 to 1, not 2'),
+    (dict(near=lambda text: 2), 'near must be a number from 0 to 1, not 2'),
 ]
 
 
@@ -93,6 +101,92 @@ def test_a_mistake_is_found_where_the_task_is_registered(change, said):
     with pytest.raises(ValueError, match=f'^task [Cc]: .*{said.removeprefix("task c: ")}'):
         register(replace(C, **change))
     assert 'C' not in TASKS
+
+
+def late(field, wrong, letter='z'):
+    "C, where a function goes wrong for words with this letter, of which none is asked when it is registered."
+    right = getattr(C, field)
+    def either(first, *more):
+        asked = first if isinstance(first, str) else getattr(first, 'prompt', lambda: first.task.about)()
+        return wrong(first, *more) if letter in asked else right(first, *more)
+    return register(replace(C, **{field: either}))
+
+
+def fails(*given): return {}['a key']
+
+
+@pytest.mark.parametrize('field, wrong, said', [
+    ('shares', lambda *given: (dict(right=7.0), []), "shares, 'right' must be a number from 0 to 1, not 7.0, for TextAnswer(said='abcd') to 'C: zzzz'"),
+    ('shares', lambda *given: (dict(right=float('nan')), []), "shares, 'right' must be a number from 0 to 1, not nan, for "),
+    ('shares', lambda *given: 0.5, 'shares must be two things, ({part: share}, [what is wrong]), not 0.5, for '),
+    ('shares', fails, "shares fails, for TextAnswer(said='abcd') to 'C: zzzz': KeyError: 'a key'"),
+    ('shares', lambda *given: int('x'), "shares fails, for TextAnswer(said='abcd') to 'C: zzzz': ValueError: invalid literal"),
+    ('truth', fails, "truth fails, for 'C: zzzz': KeyError: 'a key'"),
+    ('ask', fails, "ask fails, for 'C: zzzz': KeyError: 'a key'"),
+])
+def test_a_function_that_fails_later_is_named(field, wrong, said):
+    "And nothing is paid: a share of 7, or of nan, was taken for the most that a wrong answer can earn."
+    late(field, wrong)
+    with pytest.raises(TaskError, match=f'^task C: {re.escape(said)}'): score('C: zzzz', 'abcd')
+    assert score('C: abcd', 'dcba').total == 1 and score('C: abcd', 'abcd').total == 0.2
+
+
+def test_a_reader_that_fails_is_named():
+    late('read', fails)
+    with pytest.raises(TaskError, match="^task C: read fails, for 'azzz' to 'C: abcd': KeyError: 'a key'"): score('C: abcd', 'azzz')
+
+
+def test_a_text_without_an_answer():
+    def read(text, strict):
+        if len(text) > 4: raise ValueError('four letters are expected')
+        return TextAnswer(text)
+    register(replace(C, read=read, near=lambda text: len(text)/8))
+    assert score('C: abcd', 'abcdef').total == pytest.approx(-0.3 + 0.5*0.4*6/8)
+    with pytest.raises(TaskError, match="^task C: near must be a number from 0 to 1, not 1.125, for 'abcdefabc'"):
+        score('C: abcd', 'abcdefabc')
+    register(replace(C, read=read, salvage=lambda prompt, question, text: (TextAnswer(text[:4]), 4), shares=late_shares))
+    assert score('C: abcd', 'abcdef').total == pytest.approx(-0.3 + 0.5*(0.4 + 0.6*0.3/0.8*60/62))
+    with pytest.raises(TaskError, match="^task C: shares, 'right' must be a number from 0 to 1, not 7.0"): score('C: abcd', 'zbcdef')
+
+
+def late_shares(question, answer, truth): return dict(right=7.0 if 'z' in answer.said else 0.5), []
+
+
+@pytest.mark.parametrize('grade, said', [
+    (lambda *given: 0.5, "grade must be a Score with a total from -0.3 to 1, not 0.5, for TextAnswer(said='abcd') to 'C: abcd'"),
+    (lambda *given: Score(7.0, {}, 'exact'), 'grade must be a Score with a total from -0.3 to 1, not Score(total=7.0'),
+    (lambda *given: Score(float('nan'), {}, 'exact'), 'grade must be a Score with a total from -0.3 to 1, not Score(total=nan'),
+    (lambda *given: 1/0, "grade fails, for TextAnswer(said='abcd') to 'C: abcd': ZeroDivisionError: division by zero"),
+])
+def test_a_grade_of_your_own(grade, said):
+    register(replace(C, grade=grade))
+    with pytest.raises(TaskError, match=f'^task C: {re.escape(said)}'): score('C: abcd', 'abcd')
+    register(replace(C, grade=lambda *given: Score(0.7, dict(right=0.7), 'nearly')))
+    assert score('C: abcd', 'abcd').reason == 'nearly'
+
+
+def test_shares_of_another_library_become_numbers():
+    register(replace(C, shares=lambda *given: (dict(right=np.float32(0.5)), ['half of it'])))
+    found = score('C: abcd', 'abcd')
+    assert type(found.parts['right']) is float and json.dumps(found.parts) and found.total == pytest.approx(0.5)
+
+
+def test_measures_and_prompts_that_fail_are_named():
+    example = Example(TextQuestion('C', 'abcd'), TextAnswer('dcba'))
+    register(replace(C, judge=lambda example, completion, engine: dict(exact=float(completion)) if completion[:1].isdigit() else dict(exact=0.0)))
+    with pytest.raises(TaskError, match="^task C: judge fails, for '1b' to 'C: abcd': ValueError: could not"): judge(example, '1b')
+    register(replace(C, row_class=fails))
+    with pytest.raises(TaskError, match="^task C: row_class fails, for 'C: abcd': KeyError: 'a key'"): row_class(example)
+    def soon(seed):
+        yield from islice(words(seed), 3)
+        fails()
+    register(replace(C, prompts=lambda kinds, reserved: dict(words=soon)))
+    with pytest.raises(TaskError, match="^task C: prompts, 'words', fails, for seed '0 0': KeyError: 'a key'"):
+        unlabelled_mixture(('games', ), 0, letters='C').take('C', 5)
+
+
+def test_a_letter_that_nobody_registered():
+    with pytest.raises(ValueError, match="neither 'P: <fen>' nor .*: 'Z: hello' [(]nobody has registered 'Z'[)]"): score('Z: hello', 'a')
 
 
 def test_right_answers_that_only_a_row_knows():

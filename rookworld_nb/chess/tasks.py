@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from ..task import TASKS, Task, register
+from ..task import TASKS, Task, failed, register
 from .board import board_squares, transition
 
 # %% ../../nbs/chess/03_tasks.ipynb #4e51316e
@@ -223,9 +223,13 @@ def parse_prompt(
     letter = _letter(text)
     try: return TASKS[letter].ask(text.removeprefix(f'{letter}: '))
     except ValueError as error:
+        unknown = re.match('([A-Z]): ', text)
+        why = f'nobody has registered {unknown[1]!r}' if unknown and unknown[1] not in TASKS else error
         raise ValueError(
-            f"neither {' nor '.join(repr(task.form) for task in TASKS.values())}: {text!r:.200} ({error})"
+            f"neither {' nor '.join(repr(task.form) for task in TASKS.values())}: {text!r:.200} ({why})"
         ) from None
+    except Exception as error:
+        raise failed(TASKS[letter], 'ask', error, f', for {text!r:.90}') from error
 
 # %% ../../nbs/chess/03_tasks.ipynb #7a5c2001
 def _cut_policy(text):
@@ -278,8 +282,11 @@ def parse_completion(
     strict: bool = True,
 ) -> PolicyAnswer|EnvAnswer:  # ValueError with the reason when the text cannot be read
     "Read a completion."
-    return TASKS[parse_prompt(prompt).letter].read(
-        text if strict else ' '.join(text.replace(_EOT, ' ').split()), strict)
+    task = TASKS[parse_prompt(prompt).letter]
+    try: return task.read(text if strict else ' '.join(text.replace(_EOT, ' ').split()), strict)
+    except ValueError: raise
+    except Exception as e:
+        raise failed(task, 'read', e, f', for {text!r:.90} to {prompt!r:.90}') from e
 
 # %% ../../nbs/chess/03_tasks.ipynb #8790547b
 @dataclass(frozen=True)

@@ -391,6 +391,10 @@ def unlabelled_prompts(
     reserved: frozenset[int] = frozenset(), # `position_hash` of the positions that must not come
 ) -> Iterator[Example]:    # without end; the answers to A are known, those to P are not
     "Prompts of one kind, whose `source` is that kind."
+    known = dict(P=POSITIONS, A=MOVE_KINDS)
+    if task not in known: raise ValueError(f'unlabelled_prompts: task must be P or A, not {task!r}')
+    if kind not in known[task]:
+        raise ValueError(f'unlabelled_prompts of {task}: kind must be one of {", ".join(known[task])}, not {kind!r}')
     rng = random.Random(f'{seed} {task} {kind}')
     for example in _policy_prompts(kind, rng) if task == 'P' else _env_prompts(kind, kinds, rng):
         position = position_hash(example.fen)

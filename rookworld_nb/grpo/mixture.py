@@ -14,7 +14,7 @@ import chess
 from torch import Tensor
 from ..chess.positions import position_hash, split_of
 import rookworld_nb.chess.unlabelled    # noqa: F401, prompts of P and A
-from ..task import TASKS
+from ..task import TASKS, failed
 from ..chess.tasks import EnvTask, PolicyTask, parse_completion
 from ..chess.dataset import Example
 from .grpo import zero_signal_groups
@@ -164,12 +164,18 @@ class Mixture(_Shares):
 # %% ../../nbs/grpo/09_mixture.ipynb #05c09699
 _HELD_BACK = 1000   # prompts in a row
 
+def _made(letter, kind, make, seed):
+    try: yield from make(seed)
+    except Exception as e:
+        raise failed(TASKS[letter], f'prompts, {kind!r},', e, f', for seed {seed!r}') from e
+
+
 def _prompts_of(name, make, seed, reserved, number):
     """The prompts of a block, without those that are held out. Raises ValueError where they end, or
     are of another kind."""
     (letter, kind), made, dropped = name, 0, 0
     where = f'task {letter}: prompts, {kind!r}, must give'
-    for e in make(f'{seed} {number}'):
+    for e in _made(*name, make, f'{seed} {number}'):
         if (e.kind, e.source) != name:
             raise ValueError(f'{where} {letter} examples with source={kind!r}, not a {e.kind} example '
                              f'with source={e.source!r}')

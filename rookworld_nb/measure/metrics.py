@@ -9,7 +9,7 @@ __all__ = ['regret', 'mating_moves', 'levenshtein', 'judge', 'phase_of', 'row_cl
 import math
 from functools import lru_cache
 import chess
-from ..task import complete
+from ..task import complete, failed
 from ..chess.board import START_FEN
 from ..chess.tasks import MAX_MOVES, OUTCOMES, EnvAnswer, PolicyAnswer, parse_completion
 from ..chess.engine import win_probability
@@ -180,7 +180,10 @@ def judge(
 # metric -> value, for the metrics of the example's task; nan where one does not apply
 ) -> dict[str, float]:
     "Everything measured about one completion."
-    found = (example.of_task.judge or _judge_whole)(example, completion, engine)
+    own = example.of_task
+    try: found = (own.judge or _judge_whole)(example, completion, engine)
+    except Exception as e:
+        raise failed(own, 'judge', e, f', for {completion!r:.90} to {example.prompt()!r:.90}') from e
     if example.target: found['reward'] = score(example.prompt(), completion, example.target).total
     return {m.name: float(found[m.name]) for m in metrics_of(example.kind) if m.name in found}
 
@@ -202,7 +205,9 @@ def row_class(
 # A: one of the values of `OUTCOMES`; P: 'mate_in_one' or 'other'; else as the task says
 ) -> str:
     "The class a row is reported under."
-    return example.of_task.row_class(example)
+    own = example.of_task
+    try: return own.row_class(example)
+    except Exception as e: raise failed(own, 'row_class', e, f', for {example.prompt()!r:.90}') from e
 
 
 complete('P', row_class=lambda example: 'mate_in_one' if mating_moves(example.fen) else 'other')

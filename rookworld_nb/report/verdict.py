@@ -51,15 +51,18 @@ def verdict_table(
     return pd.DataFrame(rows).set_index(['part', 'line'])
 
 # %% ../../nbs/report/06_verdict.ipynb #3dadfedf
-def _change(table, part, line, of):
-    "'rose from 62.7 to 92.0 %', by the interval."
-    if (part, line) not in table.index: return ''
-    r = table.loc[part, line]
+def _change(table, part, aim, of):
+    "'rose from 62.7 to 92.0 %', by the interval; what is no share has no percent."
+    if (part, aim.line) not in table.index: return ''
+    r = table.loc[part, aim.line]
     if r.n < _FEW: return f'{of}: {r.n} {"prompt is" if r.n == 1 else "prompts are"} too few to tell'
+    share = every_metric()[aim.metric].unit.startswith('share')
+    by, digits, sign, points = (100, 1, ' %', ' points') if share else (1, 3, '', '')
+    number = lambda x, form='': f'{by*x:{form}z.{digits}f}'
     if not r.verdict:
-        return (f'{of} stayed near {100*r.before:.1f} % ({100*r.difference:+z.1f} points, '
-                f'95 %: {100*r.low:+z.1f} to {100*r.high:+z.1f})')
-    return f'{of} {"rose" if r.difference > 0 else "fell"} from {100*r.before:.1f} to {100*r.after:.1f} %'
+        return (f'{of} stayed near {number(r.before)}{sign} ({number(r.difference, "+")}{points}, '
+                f'95 %: {number(r.low, "+")} to {number(r.high, "+")})')
+    return f'{of} {"rose" if r.difference > 0 else "fell"} from {number(r.before)} to {number(r.after)}{sign}'
 
 
 def _sentences(table):
@@ -68,7 +71,7 @@ def _sentences(table):
              for letter, aim in aims_of(guard) if aim.said]
     return [
         said + '.' for of, part, aim in asked
-        if (said := _change(table, part, aim.line, f'{of}: {aim.said}'))
+        if (said := _change(table, part, aim, f'{of}: {aim.said}'))
     ]
 
 # %% ../../nbs/report/06_verdict.ipynb #d767c919
@@ -144,7 +147,7 @@ def plot_probes(
                 ax.plot(e.step, e.value, color=colour, marker='.',
                         linewidth=1.6 if len(runs) == 1 else 1, label=aim.label if not i else None)
         axes_title(ax, panel)
-        ax.set_ylim(0, 1.02)
+        ax.set_ylim(min(0, ax.dataLim.ymin), 1.02)   # a reward may be negative
         legend_below(ax)
     return fig
 

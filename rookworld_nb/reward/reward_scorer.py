@@ -9,11 +9,11 @@ __all__ = ['WEIGHTS', 'SHAPINGS', 'parse_weights', 'Score', 'regret_credit', 'sc
 import math
 import re
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import compress
 from operator import eq, ne, not_
 import chess
-from ..task import TASKS, complete
+from ..task import TASKS, TaskError, complete, failed, near_of, shares_of
 from ..chess.board import board_squares, board_svg, transition
 from ..chess.quick_rules import legal_among, quick_transition
 from ..chess.tasks import EnvAnswer, EnvTask, PolicyAnswer, PolicyTask, parse_completion, parse_prompt
@@ -272,7 +272,8 @@ def _env_shares(before, answer, truth):
 def _score_parts(task, answer, truth, weights, values):
     about, of = (task, answer, truth, weights), weights[task.letter]
     if answer == truth: return Score(1., weights['both'] | of, 'exact', about)
-    shares, findings = TASKS[task.letter].shares(task, answer, truth)
+    own = TASKS[task.letter]   # A's shares are checked by tests, not once more for every answer
+    shares, findings = (own.shares if task.letter in _ANSWERS else partial(shares_of, own))(task, answer, truth)
     parts = {name: w * shares[name] for name, w in of.items()}
     return _receipt({'structure': weights['both']['structure']} | parts,
                     'wrong: ' + ', '.join(findings), 0.2, 0.8, about)
@@ -326,7 +327,14 @@ def _salvage(prompt, task, text):
 
 
 def _grade(task, answer, truth, weights, values):
-    return (TASKS[task.letter].grade or _score_parts)(task, answer, truth, weights, values)
+    own = TASKS[task.letter]
+    if own.grade is None or task.letter in _ANSWERS:
+        return (own.grade or _score_parts)(task, answer, truth, weights, values)
+    at = f', for {answer!r:.90} to {task.prompt()!r:.90}'
+    try: found = own.grade(task, answer, truth, weights, values)
+    except Exception as e: raise failed(own, 'grade', e, at) from e
+    if isinstance(found, Score) and -0.3 <= found.total <= 1: return found
+    raise TaskError(f'task {own.letter}: grade must be a Score with a total from -0.3 to 1, not {found!r:.200}{at}')
 
 
 def _score_text(prompt, task, text, truth, reason, weights, values):
@@ -337,8 +345,10 @@ def _score_text(prompt, task, text, truth, reason, weights, values):
         graded = _grade(task, answer, truth, weights, values).total
         share = (0.4 + 0.6*(graded - 0.2)/0.8*_JUNK_SCALE/
                  (_JUNK_SCALE + len(' '.join(text.split())) - used))
+    except TaskError: raise
     except ValueError:
-        share = 0.4 * TASKS[task.letter].near(text)
+        own = TASKS[task.letter]
+        share = 0.4 * (own.near(text) if task.letter in _ANSWERS else near_of(own, text))
     table = weights['text']
     return _receipt({'unparsable': table['unparsable'], 'readable': table['readable'] * share},
                     f'unparsable: {reason}', -0.3, 0.2, (task, answer, truth, weights))
@@ -362,7 +372,12 @@ _ANSWERS = dict(P=PolicyAnswer, A=EnvAnswer)
 
 def _truth(prompt, task, target):
     "The typed truth; text is read strictly. None only for P without a target."
-    if target is None: return (rules := TASKS[task.letter].truth) and rules(task)
+    if target is None:
+        if (own := TASKS[task.letter]).truth is None: return None
+        try: return own.truth(task)
+        except Exception as e:
+            if task.letter in _ANSWERS: raise
+            raise failed(own, 'truth', e, f', for {prompt!r:.90}') from e
     if isinstance(target, str):
         target = parse_completion(prompt, target, strict=True)
         if isinstance(task, PolicyTask) and (bad := set(target.moves) -
@@ -393,6 +408,7 @@ def score(
     if task.letter not in weights: weights = weights | {task.letter: TASKS[task.letter].weights}
     truth = _truth(prompt, task, target)
     try: answer = parse_completion(prompt, completion, strict=True)
+    except TaskError: raise
     except ValueError as reason:
         return _score_text(prompt, task, completion, truth, reason, weights, values)
     return _grade(task, answer, truth, weights, values)

@@ -22,7 +22,7 @@ from typing import get_type_hints
 import optuna
 from ..config import Notice, TrainConfig, complaint, kind_of
 from ..files import must_be_file, read_rows
-from ..task import TASKS
+from ..task import TASKS, check_letters
 from ..measure.measures import every_metric
 from ..names import in_other_words
 
@@ -41,6 +41,7 @@ def parse_objective(
         words = tuple(text.split())
         known = (len(words) == 3 and words[0] in ('greedy', 'sampled', 'tempered') and words[1] in (*TASKS, 'all'))
         if known and _direction(words[2]): return words
+        if len(words) == 3 and re.fullmatch('[A-Z]', words[1]): check_letters({words[1]: 1}, f'objective {text!r}')
     raise ValueError(
         "objective must be 'DECODING TASK METRIC', such as 'greedy all reward' or 'sampled P legal_best', "
         f"or 'last 20 rewards', not {text!r}")

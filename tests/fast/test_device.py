@@ -180,6 +180,7 @@ def test_spellings(line, field, value): assert getattr(config_of(line), field) =
     ('--reference_device meta', "'auto', 'cpu', 'cuda'"),
     ('--reference_device cpu --kl_coef 0 --kl_every 0', 'there is no reference'),
     ('--bf16 --loss_type gspo', 'finer than bfloat16'),
+    ('--bf16 --loss_type gspo --clip_low 1e-2', 'finer than bfloat16'),
     ('--dtype float16', 'one of float32, bfloat16')
 ])
 def test_refused_in_a_sentence(line, words):
