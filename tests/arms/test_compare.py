@@ -4,8 +4,9 @@ import json
 import math
 import os
 import signal
+import sys
 from itertools import count
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 import numpy as np
 import pandas as pd
 import pytest
@@ -102,6 +103,20 @@ def test_killed_and_resumed(folder):
         made(folder, 'killed')
     known = json.loads((folder/'killed'/'registered.json').read_text())
     assert known['plan'] == file_sha256(folder/'plan.toml') and len(known['weights']) == 64
+
+
+def test_a_run_in_a_process_of_its_own(tmp_path, monkeypatch):
+    "It computes on one thread, and ends with the command that began it."
+    monkeypatch.setenv('OMP_NUM_THREADS', '2')
+    run = ArmRun('test', 'grpo', 1e-4, 0)
+    def made_by(code): compare._made_apart([sys.executable, '-c', code], tmp_path/'plan.toml', run, tmp_path)
+    made_by('import os; assert os.environ["OMP_NUM_THREADS"] == "1"')
+    with pytest.raises(RuntimeError, match='test-grpo-0.0001-0 ended with exit code 3'): made_by('raise SystemExit(3)')
+    child = MagicMock(**{'poll.return_value': None, 'wait.side_effect': [KeyboardInterrupt, -9]})
+    with patch.object(compare.subprocess, 'Popen', lambda *args, **how: child), pytest.raises(KeyboardInterrupt):
+        made_by('')
+    child.kill.assert_called_once_with()
+    assert child.stdin.close.called and child.wait.call_count == 2
 
 
 def test_a_killed_command(folder):
