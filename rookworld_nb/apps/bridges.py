@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import import_module
 import numpy as np
+from ..config import TrainConfig
 from ..chess.board import START_FEN, board_squares, transition
 from ..chess.dataset import Example, load_rows
 from ..chess.quick_rules import legal_moves
@@ -279,7 +280,7 @@ def _taskset():
     class RookWorldConfig(vf.TasksetConfig):
         source: str = 'positions'   # rows, split, env_ratio, seed, limit: as for `load_rows`
         split: str = 'train'
-        env_ratio: float = 0.5
+        env_ratio: float = TrainConfig.env_ratio
         seed: int = 0
         limit: int|None = None
         explain: bool = True        # tell the model what the two tasks are

@@ -45,7 +45,7 @@ def _sources():
     found = {}
     for name in PROBES:
         for e in probe_rows(name): found.setdefault((e.kind, e.source), []).append(e)
-    rows = load_rows('positions', split='eval')
+    rows = load_rows('positions', env_ratio=0.2, split='eval')
     return (found
             | {(letter, 'shipped'): [replace(e, source='shipped') for e in rows.of_kind(letter)]
                for letter in 'PA'})

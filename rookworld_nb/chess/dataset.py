@@ -526,7 +526,7 @@ def _new_positions(fens, split, seen):
 # %% ../../nbs/chess/06_dataset.ipynb #bf1d82b1
 def read_positions(
     path: str|Path,      # parquet with the columns of `COLUMNS`, all text
-    env_ratio: float = 0.5, # share of A rows, 0 to 1
+    env_ratio: float = TrainConfig.env_ratio, # share of A rows, 0 to 1
     # of the shuffled candidates, of the moves in A rows, and of which row becomes which task
     seed: int = 0,
     split: str|None = None, # see `load_rows`
@@ -753,7 +753,8 @@ def load_rows(
     # 'positions' (embedded), a file with one of `SUFFIXES`, a directory of .parquet files, a hub
     # dataset id, or any iterable of row texts, FENs or Examples
     source: str|Path|Iterable,
-    env_ratio: float = 0.2,    # share of A rows when the source is positions, 0 to 1
+    # share of A rows when the source is positions, 0 to 1
+    env_ratio: float = TrainConfig.env_ratio,
     seed: int = 0,             # see `read_positions`
     # 'train', 'eval', or None for both; decided by position, see `split_of`
     split: str|None = None,
