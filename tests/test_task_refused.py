@@ -103,6 +103,10 @@ def test_a_mistake_is_found_where_the_task_is_registered(change, said):
     assert 'C' not in TASKS
 
 
+def test_a_judge_of_your_own_needs_no_target():
+    register(replace(C, judge=lambda *given: dict(exact=1.0), held_out=lambda n: [replace(e, target=None) for e in some(n, 'eval', '')]))
+
+
 def late(field, wrong, letter='z'):
     "C, where a function goes wrong for words with this letter, of which none is asked when it is registered."
     right = getattr(C, field)
