@@ -7,9 +7,12 @@ import shutil
 import sys
 import time
 import warnings
+from itertools import islice
+from unittest.mock import patch
 import chess
 import pandas as pd
 import pytest
+from rookworld_nb.chess import engine
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.chess.engine import EngineLost, EnginePool, find_engine, label_fault, probe_engine, win_probability
 from rookworld_nb.chess.positions import generate_positions
@@ -292,3 +295,10 @@ def test_what_a_wrapper_started_ends_too(how, tmp_path):
         if not any(map(alive, pids)): break
         time.sleep(0.1)
     assert len(pids) >= 2 and not any(map(alive, pids))
+
+
+def test_a_list_is_asked_once():
+    "As an iterator is: the next block begins where the last one ended."
+    with patch.object(engine, 'EnginePool') as pool:
+        pool.return_value.__enter__.return_value.analyse = list
+        assert [*islice(engine.analyse_positions(['a', 'b', 'c']), 9)] == ['a', 'b', 'c']

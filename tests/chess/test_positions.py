@@ -3,9 +3,13 @@ and read back."""
 import json
 import os
 import signal
+from types import SimpleNamespace
+from unittest.mock import patch
 import pyarrow.parquet as pq
 import pytest
 import runs
+from rookworld_nb.config import DataConfig
+from rookworld_nb.chess import synthetic
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.chess.engine import find_engine
 from rookworld_nb.chess.synthetic import KINDS
@@ -161,3 +165,10 @@ def test_each_kind_is_read_back(kind, tmp_path):
         'first_moves': {'legal': 20, 'illegal': 4}
     }
     assert sum(counts.values()) == 24 and counts == expected.get(kind, counts)
+
+
+def test_what_the_engine_is_told():
+    asked, config = [], DataConfig(positions=4, nodes=123, multipv=3, workers=2, timeout=7.0)
+    with patch.object(synthetic, 'analyse_positions', lambda fens, *how: asked.append(how) or list(fens)):
+        assert len([*synthetic._analysed(iter([SimpleNamespace(fen='a')]*4), config, {0})]) == 4
+    assert asked == [(123, 3, 2, config.stockfish_path, config.cache, 7.0)]

@@ -152,3 +152,11 @@ def test_memory_while_loading(layout, theirs, directory, folder):
     assert done.returncode == 0, done.stderr
     print(f'{layout}: {float(done.stdout):.0f} MB, {float(done.stdout)/SIZE_MB:.2f} x')
     assert float(done.stdout) <= 1.5*SIZE_MB
+
+
+def test_few_products_are_remembered():
+    "oneDNN keeps a plan for each number of rows that it met: 128 of them, unless you say otherwise."
+    names = 'LRU_CACHE_CAPACITY', 'ONEDNN_PRIMITIVE_CACHE_CAPACITY'
+    told = subprocess.run([sys.executable, '-c', f'import os, rookworld_nb.lm.products; print(*map(os.environ.get, {names}))'],
+                          env={k: v for k, v in os.environ.items() if k not in names}, capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ['128', '128']

@@ -10,10 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 import pyarrow.parquet as pq
 import pytest
 import torch
+from rookworld_nb.config import PretrainConfig
+from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.lm.loader import load_model
+from rookworld_nb.run import pretrain
 from runs import SECONDS, Started, children, wait_until
 
 KILLS = int(os.environ.get('KILLS', 1))
@@ -138,3 +142,13 @@ def test_nano_on_a_card_in_small(tmp_path):
     told = json.loads((tmp_path/'nano-next'/'pretrain.json').read_text())
     assert (told['policy_rows'], told['env_rows'], told['files'],
             told['before']['steps']) == (8, 8, 25, 39675 + 13313)
+
+
+def test_a_run_that_is_started_again_finds_its_directory(tmp_path):
+    "Ranks that start again ask the note; a run without ranks notes it, too, and nobody reads it."
+    (tmp_path/'rows.txt').write_text('\n'.join(e.prompt() + e.completion() for e in load_rows('positions', limit=60)))
+    with patch.object(pretrain, 'note_run') as noted:
+        out = pretrain.pretrain(
+            PretrainConfig(init='nano', data=str(tmp_path/'rows.txt'), output_dir=str(tmp_path/'run'), max_steps=1,
+                           batch_size=4, threads=1))
+    noted.assert_called_once_with(out)

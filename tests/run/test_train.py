@@ -175,3 +175,8 @@ def test_the_end_is_short_and_with_verbose_it_is_whole(tmp_path):
     sentences = printed[printed.index('\nA: '):printed.index('Of ')].split('\n\n')[0]
     assert len(sentences.strip().splitlines()) <= 3 and sentences in whole
     assert '--verbose' in printed and '\033' not in printed + whole    # nobody asked for colour
+
+
+def test_a_rank_that_begins_with_something_else_is_named():
+    with patch.object(train, 'everywhere', lambda f: ['a', 'a', 'b']), pytest.raises(ValueError, match='rank 2 begins with b, rank 0 with a'):
+        train._same_origin(None, None)
