@@ -753,8 +753,7 @@ def load_rows(
     # 'positions' (embedded), a file with one of `SUFFIXES`, a directory of .parquet files, a hub
     # dataset id, or any iterable of row texts, FENs or Examples
     source: str|Path|Iterable,
-    # share of A rows when the source is positions, 0 to 1
-    env_ratio: float = TrainConfig.env_ratio,
+    env_ratio: float = TrainConfig.env_ratio, # share of A rows when the source is positions, 0 to 1
     seed: int = 0,             # see `read_positions`
     # 'train', 'eval', or None for both; decided by position, see `split_of`
     split: str|None = None,
