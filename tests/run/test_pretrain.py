@@ -144,8 +144,8 @@ def test_nano_on_a_card_in_small(tmp_path):
             told['before']['steps']) == (8, 8, 25, 39675 + 13313)
 
 
-def test_a_run_that_is_started_again_finds_its_directory(tmp_path):
-    "Ranks that start again ask the note; a run without ranks notes it, too, and nobody reads it."
+def test_a_run_notes_its_directory(tmp_path):
+    "Ranks that are started again ask there; without ranks nobody does."
     (tmp_path/'rows.txt').write_text('\n'.join(e.prompt() + e.completion() for e in load_rows('positions', limit=60)))
     with patch.object(pretrain, 'note_run') as noted:
         out = pretrain.pretrain(
