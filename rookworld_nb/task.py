@@ -281,6 +281,16 @@ def held_out_of(
     return [*examples]
 
 
+def _check_task(task):
+    "Raises TaskError with what is wrong with a task, and where."
+    _keep(task, _rules_of_fields(task))
+    found, answers = [], []
+    if task.prompts: _keep(task, _rules_of_prompts(task, found))
+    if task.held_out: found += held_out_of(task, 4)
+    for example in found: _keep(task, _rules_of_answers(task, example, answers))
+
+
+# %% ../nbs/04_task.ipynb #5d0c7e32
 def shares_of(
     task: Task, # with `shares`
     question,   # from `ask`
@@ -304,16 +314,6 @@ def near_of(
     found = _call(task, 'near', text, at=at)
     _keep(task, [('near', found, _is_share(found), _SHARE)], at)
     return float(found)
-
-
-def _check_task(task):
-    "Raises TaskError with what is wrong with a task, and where."
-    _keep(task, _rules_of_fields(task))
-    found, answers = [], []
-    if task.prompts: _keep(task, _rules_of_prompts(task, found))
-    if task.held_out: found += held_out_of(task, 4)
-    for example in found: _keep(task, _rules_of_answers(task, example, answers))
-
 
 # %% ../nbs/04_task.ipynb #7a5c000b
 TASKS: dict[str, Task] = {}   # by letter
