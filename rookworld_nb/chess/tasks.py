@@ -204,7 +204,8 @@ def _ask_policy(text):
 
 @lru_cache(4096)
 def _ask_env(text):
-    fen, uci, history, rest = text.split('+')
+    if (marks := text.count('+')) < 3: raise ValueError(f'it has {marks} of the three +')
+    fen, uci, history, rest = text.split('+', 3)
     if rest: raise ValueError('text after the third +')
     _check_fen(fen)
     return EnvTask(fen, uci, history)
