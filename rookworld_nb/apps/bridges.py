@@ -195,6 +195,7 @@ class RookWorld(gymnasium.Env if gymnasium else object):
         super().reset(seed=seed)
         drawn = self.starts[self.np_random.integers(len(self.starts))]
         self.fen, self.moves = Game((options or {}).get('fen') or drawn).fen, []
+        self.start = self.fen
         return _observation(self.fen), self._info()
 
     def step(self,
@@ -215,16 +216,16 @@ class RookWorld(gymnasium.Env if gymnasium else object):
         if self.render_mode == 'ansi': return '\n'.join(re.findall('.{8}', board_squares(self.fen.split(' ')[0])))
 
     def _ask(self, task):
-        return (_rules_say(task, self.moves) if self.model is None else _model_says(
+        return (_rules_say(task, self.moves, self.start) if self.model is None else _model_says(
             task, *self.model))
 
     def _info(self, uci='', said='', wrong=''):
         return dict(fen=self.fen, action_mask=_mask(self.fen), uci=uci, said=said, wrong=wrong)
 
 # %% ../../nbs/apps/07_bridges.ipynb #4ef760b2
-def _rules_say(task, moves):
+def _rules_say(task, moves, start):
     "The answer as text, nothing wrong, and as `EnvAnswer`."
-    answer = EnvAnswer(**vars(transition(task.fen, task.uci, ' '.join([*moves, task.uci]))))
+    answer = EnvAnswer(**vars(transition(task.fen, task.uci, ' '.join([*moves, task.uci]), start=start)))
     return answer.text(), '', answer
 
 

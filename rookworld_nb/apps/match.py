@@ -147,28 +147,29 @@ def play_match(
 # one row per game: pair, white (True: we are), points (0, 0.5 or 1: ours), ended_by, plies, helped
 # and their_help (moves that the rules chose), moves (UCI)
 ) -> pd.DataFrame:
-    """Every opening from both sides. A side that names no legal move has lost. EngineLost brings
-    the pairs that have ended, as `games`."""
+    """Every opening from both sides. A side that names no legal move has lost. EngineLost and
+    KeyboardInterrupt bring the pairs that have ended, as `games`."""
     games = [(pair, white, _played(opening))
              for pair, opening in enumerate(islice(_openings(seed), pairs))
              for white in (True, False)]
     helped, ends = np.zeros((len(games), 2), int), [_ended_by(b, max_plies) for _, _, b in games]
-    with tqdm(total=len(games), desc='Games', disable=None) as bar:
-        while going := [i for i, (end, _) in enumerate(ends) if not end]:
-            bar.update(len(games) - len(going) - bar.n)
-            for side, choose in enumerate((ours, theirs)):
-                turn = [
-                    i for i in going
-                    if (games[i][1] == games[i][2].turn) == (side == 0) and not ends[i][0]
-                ]
-                if not turn: continue
-                try: moves, help = choose([games[i][2] for i in turn], turn)
-                except EngineLost as e:
-                    e.games = _table(games, ends, helped)
-                    raise
-                helped[turn, side] += help
-                for i, move in zip(turn, moves): ends[i] = _play_on(games[i][2], move, max_plies)
-        bar.update(len(games) - bar.n)
+    try:
+        with tqdm(total=len(games), desc='Games', disable=None) as bar:
+            while going := [i for i, (end, _) in enumerate(ends) if not end]:
+                bar.update(len(games) - len(going) - bar.n)
+                for side, choose in enumerate((ours, theirs)):
+                    turn = [
+                        i for i in going
+                        if (games[i][1] == games[i][2].turn) == (side == 0) and not ends[i][0]
+                    ]
+                    if not turn: continue
+                    moves, help = choose([games[i][2] for i in turn], turn)
+                    helped[turn, side] += help
+                    for i, move in zip(turn, moves): ends[i] = _play_on(games[i][2], move, max_plies)
+            bar.update(len(games) - bar.n)
+    except (EngineLost, KeyboardInterrupt) as e:
+        e.games = _table(games, ends, helped)
+        raise
     return _table(games, ends, helped)
 
 
@@ -335,13 +336,13 @@ def _match_pgn(
 def run_match(
     config: EvalConfig, # model, opponent, games, and how
 ) -> pd.DataFrame:      # see `play_match`
-    """Play, print and write. When the opponent is lost, what has ended is printed and written, and
-    EngineLost says how much that is."""
+    """Play, print and write. When the opponent is lost, or somebody interrupts, what has ended is
+    printed and written, and the error says how much that is."""
     files = output_files(config.output, 'match', ('json', 'csv', 'pgn'))
     with _opponent_side(config) as theirs:
         ours = model_side(load_player(_settings(config, config.model)))
         try: games = play_match(ours, theirs, config.games//2, config.seed, config.max_plies)
-        except EngineLost as e:
+        except (EngineLost, KeyboardInterrupt) as e:
             seen = f': see {config.output}' if len(e.games) and config.output else ''
             e.add_note(f'{len(e.games)//2} of {config.games//2} pairs had ended{seen}')
             if len(e.games): _tell(config, e.games, files)

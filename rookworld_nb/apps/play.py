@@ -109,7 +109,7 @@ class Game:
         "Go to the next position, or end the game."
         task, answer = self.asks_world(), None
         known, truth = (transition(task.fen, task.uci, task.history),
-                        transition(task.fen, task.uci, ' '.join(self.moves)))
+                        transition(task.fen, task.uci, ' '.join(self.moves), start=self.start))
         if text is not None: self.said, answer = text, _read_answer(task, text)
         if text is not None and (answer is None or answer.fen != known.fen):
             self.ended_by = 'wrong position'

@@ -32,6 +32,7 @@ from ..terminal import while_read
 from ..lm.loader import load_model, pick_device
 from ..measure.evaluate import judge_rows
 from ..measure.measures import metrics_of
+from ..measure.metrics import judge
 from ..measure.probes import PROBES, probe_rows
 from ..names import in_other_words
 from ..report.report import holm
@@ -149,6 +150,16 @@ def _check_arm(plan, name):
         require_engine(config.stockfish_path)
 
 # %% ../../nbs/arms/01_compare.ipynb #95e06e63
+def _check_measure(plan, measure, tuning):
+    "Refuse what none of its prompts can have, whatever is answered: its mean would be nan."
+    rows, (task, metric, _) = measure_rows(measure, tuning, plan.prompts), measure.split(' ', 2)
+    policy = next(iter(TASKS[task].trivial.values()), None)
+    for e in rows:
+        text = e.completion() if e.target else policy and policy(e.prompt())
+        if not text or not math.isnan(judge(e, text).get(metric, math.nan)): return
+    raise ValueError(f"{measure!r}: of the {len(rows)} prompts that {'choose the rates' if tuning else 'are asked'}, none has {metric}")
+
+
 def check_plan(
     plan: Plan, # any
 ) -> Plan:      # the same
@@ -162,7 +173,7 @@ def check_plan(
         raise ValueError(f'seed {min(both)} must stand in seeds or in tuning_seeds, not in both')
     measures = [*plan.primaries, *plan.guardrails, *plan.reported]
     for m in measures:
-        measure_rows(m, False, 1)
+        for tuning in (False, *[True]*(len(plan.rates) > 1 and m not in plan.reported)): _check_measure(plan, m, tuning)
         if measures.count(m) > 1:
             raise ValueError(f'{m!r} must stand once in primaries, guardrails and reported')
     for name in plan.arms: _check_arm(plan, name)

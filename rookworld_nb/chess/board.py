@@ -135,11 +135,11 @@ def _replay(board, moves):
     return board
 
 
-def _with_history(board, moves):
+def _with_history(board, moves, start=''):
     "The same position, with the part of its past on the stack that repetition can see."
     if min(len(moves), board.halfmove_clock) < _FIVEFOLD_PLIES - 1: return board
-    if board.ply() == len(moves):
-        game = _replay(chess.Board(), moves)
+    if start or board.ply() == len(moves):
+        game = _replay(chess.Board(start or chess.STARTING_FEN), moves)
         if game and game.fen() == board.fen(): return game
     root, undone = board, 0
     while undone < min(len(moves), board.halfmove_clock) and (before := _undo(
@@ -174,6 +174,9 @@ def transition(
     history: str = '',
     # 'strict': what the rules say; 'rookworld': what the published data says
     convention: str = 'strict',
+    # the position before the first move of `history`; '': not known, and castling rights were
+    # always those of `fen`
+    start: str = '',
 ) -> Transition:                # next position, reward and flags
     "What the rules say about a move."
     if convention not in _CONVENTIONS:
@@ -182,7 +185,7 @@ def transition(
     if move is None or convention == 'strict' and not _legal_move(board, uci):
         return Transition(fen, -1.0, False, True)
     past = history.split()
-    board = _with_history(board, past[:-1] if past[-1:] == [uci] else past)
+    board = _with_history(board, past[:-1] if past[-1:] == [uci] else past, start)
     if not _push_published(board, move): return Transition(board.fen(), -1.0, False, True)
     outcome = board.outcome(claim_draw=False)
     reward = 0.001 if outcome is None else 0.5 if outcome.winner is None else 1.0

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from huggingface_hub import HfFileSystem
 from ..config import TrainConfig
-from ..task import TASKS, Task
+from ..task import TASKS, Task, own_letters
 from .board import standard_castling, transition
 from .quick_rules import quick_transition
 from .tasks import (EnvAnswer, EnvTask, PolicyAnswer, PolicyTask,
@@ -351,7 +351,7 @@ class _Gate:
             # a position that several games reach is one row
             prompt = f'{e.kind}: {e.fen}' if played else e.prompt()
             prompt, position = hashlib.sha256(prompt.encode()).digest()[:8], e.position
-        except (KeyError, ValueError, TypeError) as error: return self.bad.add(row, error)
+        except (KeyError, ValueError, TypeError, RecursionError) as error: return self.bad.add(row, error)
         if e.published_best: self._count_label(e)
         if self.full or self.split not in (None, split_of(position)) or (
                 prompt := int.from_bytes(prompt)) in self.seen:
@@ -716,7 +716,9 @@ def _embedded_blocks(split):
 
 
 def _key(source, path, **how):
-    "The key of a source's check; None where there is no file, or too much to read it twice."
+    """The key of a source's check; None where there is no file, too much to read it twice, or a task
+    whose code is no file of this package."""
+    if own_letters(TASKS): return None
     if isinstance(source, str) and source == 'positions':
         with _embedded() as f: return check_key([f], **how)
     files = ([*_parquet_files(path), *path.glob('manifest.json')] if path.is_dir() else [path]*

@@ -50,7 +50,7 @@ def read_fen(
 ) -> str:
     """The position of a line. Raises ValueError when it is none, is impossible, or when nobody can
     move."""
-    words = re.split(r'[\s;]+', text.strip(' \n;'))
+    words = re.findall(r'[^\s;]+', text)
     if len(words) < 4: raise ValueError(f'neither a FEN of six fields nor an EPD: {text!r}')
     board = chess.Board(' '.join([*words[:4], *_clocks(words, text)]))
     check_possible(board)
@@ -78,7 +78,7 @@ def _sections(lines):
             yield header, ''.join(text)
             header, text, inside = {}, [], False
         if tag: header[tag[1]] = tag[2]
-        elif inside or line.strip() and not line.startswith(('%', '[')):
+        elif inside or line.strip() and not line.startswith(('%', *['[']*(not text))):     # no tag among moves
             text.append(line)
             inside = _comment_goes_on(line, inside)
     if header or text: yield header, ''.join(text)
@@ -90,11 +90,17 @@ _RESULTS = {'1-0', '0-1', '1/2-1/2', '1/2', '*', '½-½'}
 def _main_line(text):
     """The text without comments, NAGs and variations, up to one that is never closed; what is
     wrong, or ''."""
-    text = _ASIDE.sub(' ', text)
+    text = re.sub(r'(\d\.)\s+(?=\.\.|…)', r'\1', _ASIDE.sub(' ', text))     # '1. ... e5' is '1... e5'
     while text != (text := re.sub(r'\([^()]*\)', ' ', text)): pass
     for mark, what in (('{', 'a comment'), ('(', 'a variation')):
         if mark in text: return text.partition(mark)[0], f'{what} is never closed'
     return text.replace(')', ' '), ''
+
+
+# a move, and what annotators glue to it
+_GLUED = re.compile(r'((?:[NBKRQ]?[a-h]?[1-8]?[-x]?[a-h][1-8](?:=?[nbrqkNBRQK])?|[O0]-[O0](?:-[O0])?)[+#]?)(?:e\.?p\.?)?\W*')
+
+def _bare(word): return found[1] if (found := _GLUED.fullmatch(word)) else word.rstrip('!?')
 
 
 def _is_move(word):
@@ -109,7 +115,7 @@ def _games(lines):
         for word in re.findall(r'\d+\.+|\S+', text):
             if word in _RESULTS: over = True
             elif word == '1.' and (over or games[-1]): games, over = [*games, []], False
-            elif not over and _is_move(word := word.rstrip('!?')): games[-1].append(word)
+            elif not over and _is_move(word := _bare(word)): games[-1].append(word)
         for moves in games:
             if header or moves or flaw: yield header, moves, flaw * (moves is games[-1])
             header = {}

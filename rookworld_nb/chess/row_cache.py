@@ -21,9 +21,10 @@ from ..files import file_sha256
 # %% ../../nbs/chess/08_row_cache.ipynb #5e8cc613
 @cache
 def _code_sha256():
-    "The checksum of the code that checks: this wing, and python-chess."
-    wing = importlib.resources.files('rookworld_nb')/'chess'
-    sources = sorted((f.name, f.read_bytes()) for f in wing.iterdir() if f.name.endswith('.py'))
+    "The checksum of the code that checks: this wing, tasks, tokenizers, and python-chess."
+    package = importlib.resources.files('rookworld_nb')
+    files = [package/'task.py', package/'lm'/'tokenizer.py', *(package/'chess').iterdir()]
+    sources = sorted((f.name, f.read_bytes()) for f in files if f.name.endswith('.py'))
     return hashlib.sha256(repr((chess.__version__, sources)).encode()).hexdigest()
 
 # %% ../../nbs/chess/08_row_cache.ipynb #876a9046

@@ -344,7 +344,7 @@ def _repairs_table(run):
             number(r.after),
             _difference(r),
             number(r.n, whole=True)
-        ] for (_, line), r in lines.iterrows()]
+        ] for (*_, line), r in lines.iterrows()]
     return table_html(['greedy answers, held out', 'before', 'after', 'difference [95 %]', 'n'],
                       rows, 'numbers')
 

@@ -33,8 +33,8 @@ _PARTS = dict(repaired=False, guardrails=True)    # are its aims guardrails?
 
 def verdict_table(
     run: Run, # with a comparison that has something to repair, or the table is empty
-# index (part, line), part is 'repaired' or 'guardrails'; columns before, after, difference, low,
-# high, n, verdict
+# index (part, task, line), part is 'repaired' or 'guardrails'; columns before, after, difference,
+# low, high, n, verdict
 ) -> pd.DataFrame:
     "What the run should repair, then what it should not harm; greedy answers."
     found, rows = run.comparison[run.comparison.decoding.isin(['greedy', 'probes'])], []
@@ -44,17 +44,17 @@ def verdict_table(
                            (found.slice == aim.slice)].itertuples():
                 if aim.source or r.decoding == 'greedy':
                     rows.append(
-                        dict(part=part, line=aim.line, before=r.before, after=r.after,
+                        dict(part=part, task=letter, line=aim.line, before=r.before, after=r.after,
                              difference=r.difference, low=r.low, high=r.high, n=int(r.n),
                              verdict=verdict(aim.metric, r.low, r.high, r.n)))
     if not any(row['part'] == 'repaired' for row in rows): return pd.DataFrame()
-    return pd.DataFrame(rows).set_index(['part', 'line'])
+    return pd.DataFrame(rows).set_index(['part', 'task', 'line'])
 
 # %% ../../nbs/report/06_verdict.ipynb #3dadfedf
-def _change(table, part, aim, of):
+def _change(table, place, aim, of):
     "'rose from 62.7 to 92.0 %', by the interval; what is no share has no percent."
-    if (part, aim.line) not in table.index: return ''
-    r = table.loc[part, aim.line]
+    if (*place, aim.line) not in table.index: return ''
+    r = table.loc[*place, aim.line]
     if r.n < _FEW: return f'{of}: {r.n} {"prompt is" if r.n == 1 else "prompts are"} too few to tell'
     share = every_metric()[aim.metric].unit.startswith('share')
     by, digits, sign, points = (100, 1, ' %', ' points') if share else (1, 3, '', '')
@@ -67,11 +67,11 @@ def _change(table, part, aim, of):
 
 def _sentences(table):
     "The sentences that answer the reader's questions."
-    asked = [('Guardrail' if guard else letter, part, aim) for part, guard in _PARTS.items()
+    asked = [('Guardrail' if guard else letter, (part, letter), aim) for part, guard in _PARTS.items()
              for letter, aim in aims_of(guard) if aim.said]
     return [
-        said + '.' for of, part, aim in asked
-        if (said := _change(table, part, aim, f'{of}: {aim.said}'))
+        said + '.' for of, place, aim in asked
+        if (said := _change(table, place, aim, f'{of}: {aim.said}'))
     ]
 
 # %% ../../nbs/report/06_verdict.ipynb #d767c919
@@ -83,7 +83,7 @@ def _rows(table):
     return [
         f'  {line:38} {r.before:6.3f}  {r.after:6.3f}  {r.difference:+z7.3f}  '
         f'[{r.low:+z.3f}, {r.high:+z.3f}]  {r.n:5}  {r.verdict}'
-        .rstrip() for (_, line), r in table.iterrows()
+        .rstrip() for (*_, line), r in table.iterrows()
     ]
 
 

@@ -10,6 +10,7 @@ __all__ = ['parse_objective', 'gain_of', 'shortfall', 'Space', 'check_space', 'r
 import itertools
 import json
 import math
+import random
 import re
 import shlex
 import sys
@@ -23,10 +24,18 @@ import optuna
 from ..config import Notice, TrainConfig, complaint, kind_of
 from ..files import must_be_file, read_rows
 from ..task import TASKS, check_letters
-from ..measure.measures import every_metric
+from ..measure.measures import ENGINE_METRICS, every_metric, metrics_of
 from ..names import in_other_words
 
 # %% ../../nbs/sweep/01_space.ipynb #d431ba5d
+def _measured(task):
+    "The metrics of a task, or of all, that a run measures and that should rise or fall."
+    return [
+        m.name for letter in (TASKS if task == 'all' else [task]) for m in metrics_of(letter)
+        if m.better and m not in ENGINE_METRICS
+    ]
+
+
 def _direction(metric):
     "1 when it should rise, -1 when it should fall, None when there is no such metric."
     return {m.name: m.better for m in every_metric().values() if m.source == 'eval'}.get(metric)
@@ -39,12 +48,16 @@ def parse_objective(
     if isinstance(text, str):
         if last := re.fullmatch(r'last ([1-9]\d*) rewards', text): return int(last[1])
         words = tuple(text.split())
-        known = (len(words) == 3 and words[0] in ('greedy', 'sampled', 'tempered') and words[1] in (*TASKS, 'all'))
-        if known and _direction(words[2]): return words
         if len(words) == 3 and re.fullmatch('[A-Z]', words[1]): check_letters({words[1]: 1}, f'objective {text!r}')
+        if len(words) == 3 and words[0] in ('greedy', 'sampled', 'tempered') and words[1] in (*TASKS, 'all'):
+            if words[2] in (known := _measured(words[1])): return words
+            why = (f': of {words[1]} a run measures no {words[2]}'
+                   + (in_other_words(words[2], known) or f"; it measures {', '.join(dict.fromkeys(known))}"))
+        else: why = ''
+    else: why = ''
     raise ValueError(
         "objective must be 'DECODING TASK METRIC', such as 'greedy all reward' or 'sampled P legal_best', "
-        f"or 'last 20 rewards', not {text!r}")
+        f"or 'last 20 rewards', not {text!r}{why}")
 
 # %% ../../nbs/sweep/01_space.ipynb #cb3568ea
 def gain_of(
@@ -150,6 +163,18 @@ def _candidates(name, given):
     return given
 
 # %% ../../nbs/sweep/01_space.ipynb #4e0e6e68
+_TRIED = 200   # combinations of the other fields, at most, where all are tried
+
+def _combinations(values):
+    """Combinations of values to try: all, or those that differ from the first in up to two places
+    and some by chance."""
+    if math.prod(map(len, values)) <= _TRIED: return (yield from itertools.product(*values))
+    first, rng = [v[0] for v in values], random.Random(0)
+    for i, j in itertools.combinations(range(len(values)), 2):
+        for a, b in itertools.product(values[i], values[j]): yield [*first[:i], a, *first[i + 1:j], b, *first[j + 1:]]
+    for _ in range(_TRIED): yield [rng.choice(v) for v in values]
+
+
 def _possible(candidates):
     """Refuse a value that works in no combination, with the error of TrainConfig, and a field that
     has an effect in none."""
@@ -157,7 +182,7 @@ def _possible(candidates):
         others, acts, idle = {k: v for k, v in candidates.items() if k != name}, False, ''
         for value in values:
             works, refusal = False, None
-            for rest in itertools.islice(itertools.product(*others.values()), 200):
+            for rest in _combinations([*others.values()]):
                 try:
                     idle = TrainConfig(**{name: value},
                                        **dict(zip(others, rest))).without_effect().get(name, '')
@@ -166,7 +191,8 @@ def _possible(candidates):
                 if works and acts: break
             if not works: raise refusal
         if not acts:
-            raise ValueError(f'{name} has no effect {idle} (in every combination): leave it out')
+            tried = ' that was tried'*(math.prod(map(len, others.values())) > _TRIED)
+            raise ValueError(f'{name} has no effect {idle} (in every combination{tried}): leave it out')
 
 
 def check_space(
