@@ -204,6 +204,8 @@ def _rules_of_prompts(task, found):
         yield name, first, first and _has(first[0], 'task', 'source'), 'examples without end'
         yield name, first[0].source, first[0].source == kind, f'examples with source={kind!r}'
         yield name, again, first == again, f'the same examples for the same seed, here {first}'
+        yield ('prompts', first[0], task.truth or task.grade or task.shares is not _whole or first[0].target,
+               'examples with their right answer as target, or the task needs truth')
         found += first
 
 

@@ -97,8 +97,10 @@ class _Shares:
     def load_state_dict(self, state: dict): # from `state_dict`
         "Go on where another mixture was."
         for name in ('used', 'credit', 'signal'):
-            getattr(self, name).update({tuple(k.split(' ')): v for k, v in state[name].items()})
-        if self.visited: self.visited.fens = deque(state['visited'], self.visited.fens.maxlen)
+            # of a run with other data before, nothing is known about these kinds
+            mine, known = getattr(self, name), state.get(name, {})
+            mine.update({kind: known[' '.join(kind)] for kind in mine if ' '.join(kind) in known})
+        if self.visited: self.visited.fens = deque(state.get('visited', ()), self.visited.fens.maxlen)
 
 # %% ../../nbs/grpo/09_mixture.ipynb #0369283d
 class Mixture(_Shares):

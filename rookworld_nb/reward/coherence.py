@@ -89,7 +89,7 @@ def add_coherence(
     weights: dict|None = None, # that `found` was made with; None is `WEIGHTS`
 ) -> Score:            # between both totals; exact answers and A stay as they are
     "Let the rules pay a share of P, for a self-consistent answer."
-    if not share or found.total == 1 or not isinstance(found.about[0], PolicyTask): return found
+    if not share or found.total == 1 or not (found.about and isinstance(found.about[0], PolicyTask)): return found
     own, mixed = score_by_rules(
         prompt, completion, weights
     ), lambda a, b: {n: (1 - share)*a.get(n, 0.) + share*b.get(n, 0.)

@@ -208,7 +208,8 @@ def _score_policy(task, answer, target, weights, values):
     true, about = dict(zip(target.moves, target.evals)) if target else {}, (task, answer, target,
                                                                             weights)
     same = len(answer.moves) == len(true) and dict(zip(answer.moves, answer.evals)) == true
-    if same and true.get(answer.best) == true[target.best]:   # of several best moves, any
+    # of several best moves, any; a label's B may be none of its candidates
+    if same and (answer.best == target.best or true.get(answer.best, math.inf) == true.get(target.best)):
         return Score(1., weights['both'] | weights['P'], 'exact', about)
     shares, legal, off = _policy_shares(task.fen, answer, true, values)
     rate = 1 if shares['legal'] else _ILLEGAL_RATE

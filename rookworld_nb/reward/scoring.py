@@ -46,12 +46,19 @@ def structure_at(
 def _truth(source, example, answers):
     "Target and values for `score`; a target of None leaves it to the rules."
     if example.of_task.truth and source != 'row': return None, None
+    if not _by_engine(example): return example.target, None
     return answers.get(example.fen, (example.target, None))
 
 
+def _by_engine(example):
+    "Does an engine know the answer, and not the rules or a row?"
+    return isinstance(example.task, PolicyTask)
+
+
 def _grade(source, example, text, answers, weights):
-    # no label, and no engine (any more)
-    if source == 'rules' or example.target is None and example.fen not in answers:
+    # what the rules know; no label, and no engine (any more)
+    if (source == 'rules' and (_by_engine(example) or example.of_task.truth)
+            or example.target is None and not (_by_engine(example) and example.fen in answers)):
         return score_by_rules(example.prompt(), text, weights)
     target, values = _truth(source, example, answers)
     return score(example.prompt(), text, target, weights=weights, values=values)
@@ -142,7 +149,7 @@ class Scorer(contextlib.AbstractContextManager):
         if self.source != 'engine' or self.lost: return {}
         try:
             return _valued(self.pool, [(example, text)
-                                       for example, text in pairs if not example.of_task.truth])
+                                       for example, text in pairs if _by_engine(example)])
         except EngineLost as error:
             self.lost = True
             warnings.warn(f'from now on P is scored with the labels of the rows: {error}')

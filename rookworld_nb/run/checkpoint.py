@@ -15,6 +15,7 @@ import hashlib
 import importlib.resources
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -29,7 +30,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from .. import __version__
 from ..config import Config, TrainConfig
-from ..files import file_sha256, fsync, hold, only_holder, usual_mode, write_at_once
+from ..files import file_sha256, fsync, hold, only_holder, read_json, read_rows, usual_mode, write_at_once
 from ..interrupt import Interrupt, tell_at_once
 from ..lm.loader import load_model, save_model
 from ..grpo.ranks import RankLost, rank
@@ -510,17 +511,32 @@ def check_origin(
     ]
 
 # %% ../../nbs/run/01_checkpoint.ipynb #911b4543
+def _forgotten(run):
+    """The steps that a run has in its log, where their checkpoints are gone; 0 where the first was
+    still to come."""
+    if list_checkpoints(run): return 0
+    config = read_json(Path(run, 'config.json'), dict, [])     # groups of fields, and fields
+    every = next((part['save_every'] for part in (config, *config.values())
+                  if isinstance(part, dict) and 'save_every' in part), math.inf)
+    steps = [row['step'] for row in read_rows(Path(run, 'metrics.jsonl')) if isinstance(row.get('step'), int)]
+    ended = Path(run, 'comparison.json').exists() or max(steps, default=0) > every
+    return ended*max(steps, default=0)
+
+
 def starting_point(
     run: str|Path, # run directory
 # the newest intact checkpoint, None before the first one; a sentence for each damaged one
 ) -> tuple[Path|None, list[str]]:
-    """The checkpoint a run continues from. Raises CheckpointError when all checkpoints are damaged:
-    starting over would delete the log of the run."""
+    """The checkpoint a run continues from. Raises CheckpointError when all checkpoints are damaged,
+    or gone: starting over would delete the log of the run."""
     found, told = latest_good_checkpoint(run)
     lost = sorted(p.name for p in Path(run, 'checkpoints').glob('step-*.damaged*'))
     if not found and lost:
         raise CheckpointError(f'{run} has no intact checkpoint left, '
                               f'only {", ".join(lost)}: begin again in another --output_dir')
+    if not found and (steps := _forgotten(run)):
+        raise CheckpointError(f'{run} has the log of {steps} steps, but no checkpoint any more, and starting over would '
+                              'delete the log: begin again in another --output_dir')
     return found, told
 
 # %% ../../nbs/run/01_checkpoint.ipynb #a6dbccaa
@@ -556,7 +572,7 @@ def is_complete(
 def newest_unfinished(
     directory: str|Path = 'runs', # where run directories lie
 # the run with the newest config.json that is neither complete, nor being written, nor stopped with
-# a post-mortem
+# a post-mortem, nor without the checkpoints that it made
 ) -> Path:
     "The run that `--resume auto` means. Raises FileNotFoundError when there is none."
     found = sorted(
@@ -565,8 +581,8 @@ def newest_unfinished(
         # not the config.json of a run, or not ours to read
         with contextlib.suppress(ValueError, PermissionError):
             config = TrainConfig.from_json(file.read_text('utf-8'))
-            if (not is_complete(file.parent, config) and not (file.parent/'post_mortem.json').exists()
-                    and not _in_use(file.parent)):
+            if not (is_complete(file.parent, config) or (file.parent/'post_mortem.json').exists()
+                    or _forgotten(file.parent) or _in_use(file.parent)):
                 return file.parent
     raise FileNotFoundError(
         f'--resume auto: none of the {len(found)} runs below {directory}/ is left unfinished')

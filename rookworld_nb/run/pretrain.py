@@ -202,8 +202,11 @@ def pretrain_optimizer(
 ) -> torch.optim.Optimizer: # each group at its peak learning rate
     "Muon or AdamW, as the configuration says."
     if config.optimizer == 'muon':
+        parts = _move_parts(tokenizer)
+        if config.move_learning_rate and not parts:
+            raise ValueError('move_learning_rate needs a vocabulary whose tokens are moves, such as chess: here no token is one')
         return _Muon(model, config.learning_rate, config.vector_learning_rate, config.weight_decay,
-                     parts=_move_parts(tokenizer), move_learning_rate=config.move_learning_rate)
+                     parts=parts, move_learning_rate=config.move_learning_rate)
     return torch.optim.AdamW(model.parameters(), config.learning_rate, (0.9, 0.95),
                              weight_decay=config.weight_decay)
 
@@ -274,7 +277,8 @@ def _before(out, config): # the counts, and data; None when nothing is known
         start, upto = start.parents[1], int(start.name.removeprefix('step-'))
     found = read_json(start/'pretrain.json', dict, [])
     behind = found.get('before')
-    if (start/'metrics.jsonl').exists(): found |= _counts(start, min(upto, _last_step(start)))
+    # the log of a GRPO run counts other steps
+    if found and (start/'metrics.jsonl').exists(): found |= _counts(start, min(upto, _last_step(start)))
     if not found.get('steps'): return behind
     data = [d for part in (behind, found['config']) if part for d in part['data'].split(',')]
     # a branch counts the rows of its source among its own
@@ -500,11 +504,18 @@ class _Pace:
                          [f'{sum(self.rates)/len(self.rates):.0f} rows/s'])
 
 
+def _evaluation_due(config, step):
+    return step == config.max_steps or config.eval_every and step % config.eval_every == 0
+
+
 def _repeat(run: _Run, stream: RowStream, interrupt: Interrupt, done: int) -> None:
     "Train step by step; evaluate and save when due, and at the end."
     config, log, pace = run.config, RunLog(run.out), _Pace(run.config.shares)
     def safe(step): return standing(run.out, step, run.optimizer, interrupt, lambda: run.save(step))
+    def evaluated(step): return any(row['step'] == step for row in _written(run.out, 'eval'))
 
+    # stopped in its evaluation
+    if done and _evaluation_due(config, done): by_one(lambda: evaluated(done) or _measure(run, log, done))
     with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=rank() > 0
               or None) as bar:
         for step in range(done + 1, config.max_steps + 1):
@@ -515,7 +526,7 @@ def _repeat(run: _Run, stream: RowStream, interrupt: Interrupt, done: int) -> No
             line = pace.line(row)
             bar.set_postfix_str(line, refresh=False)
             last = step == config.max_steps
-            if last or config.eval_every and step % config.eval_every == 0:
+            if _evaluation_due(config, step):
                 with safe(step): by_one(lambda: _measure(run, log, step))
             asked = any(everywhere(lambda: interrupt.asked))
             if last or asked or step % config.save_every == 0:

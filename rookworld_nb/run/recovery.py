@@ -86,7 +86,7 @@ def name_stable(
     """Mark the newest checkpoint that was followed by enough healthy steps as stable.
     Called before a checkpoint of this step is written."""
     config, past = monitor.config, [p for p in list_checkpoints(out) if checkpoint_step(p) < step]
-    leaving = past[:len(past) - config.keep_last + 1] if saving else []
+    leaving = past[:max(0, len(past) - config.keep_last + 1)] if saving else []
     proven = [p for p in past if checkpoint_step(p) >= monitor.unhealthy
               and (step - checkpoint_step(p) >= config.stable_after or p in leaving)]
     known = stable_checkpoint(out)
@@ -141,6 +141,7 @@ def _anew(changes: dict, learner: Learner) -> dict: # of the state of a learner
     # it may have another unit from here on
     if changes.keys() & {'normalize_rewards', 'ema_warmup_steps'}:
         new['baseline_moments'] = learner.baseline_moments.state_dict()
+    if 'micro_batch_size' in changes: new['micro_batch_size'] = learner.micro_batch_size
     return new
 
 

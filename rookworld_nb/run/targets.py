@@ -274,6 +274,7 @@ def task_of_step(
 ) -> tuple[str, int]: # its letter; how many steps of that task came before
     "The task of a step."
     shares = shares if isinstance(shares, dict) else dict(P=1 - shares, A=shares)
+    shares = {letter: share for letter, share in shares.items() if share}
     left, (first, *others) = 1.0, shares
     for letter in others[::-1]:
         before, after = (math.floor(n*shares[letter]/left) for n in (step, step + 1))

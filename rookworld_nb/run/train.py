@@ -19,7 +19,7 @@ from ..interrupt import Interrupt
 from ..terminal import busy, moving
 from ..chess.dataset import Example
 from ..lm.loader import load_model, pick_device
-from ..reward.scoring import OwnScorer, RewardError, make_scorer, reward_name
+from ..reward.scoring import OwnScorer, make_scorer, reward_name
 from ..grpo.ranks import by_one, check_choices, earlier_run, everywhere, joined, note_run, rank, together, use_machine, world
 from ..grpo.step import Learner, train_step
 from .checkpoint import is_complete, only_writer, origin_of, reopen_run, seed_generators, standing
@@ -125,7 +125,7 @@ class _Session:
         "A block whose start can still be saved when it does not end."
         was = self.running.state_dict()
         return standing(self.log.directory, step, self.running.learner.optimizer, self.interrupt,
-                        lambda: self.save(step, True, was), RewardError)
+                        lambda: self.save(step, True, was), Exception)
 
     def save(self, step, due, state=None):
         "Write a checkpoint when it is due, and say which one is stable."

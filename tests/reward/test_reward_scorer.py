@@ -494,3 +494,11 @@ def test_parts_are_not_negative_and_add_up():
 def readable(row, text):
     try: return bool(parse_completion(row.prompt(), text))
     except ValueError: return False
+
+
+def test_a_label_whose_best_move_is_no_candidate():
+    "Such rows load with fix_best never; the answer that repeats them is exact, another B is not."
+    label = 'M: e2e4 d2d4 E: 0.3 0.2 B: g1f3'
+    prompt = 'P: rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1'
+    assert score(prompt, label, label).total == 1
+    assert score(prompt, label.replace('B: g1f3', 'B: e2e4'), label).total < 1

@@ -1,7 +1,9 @@
 "What begins again when a run goes on with other choices."
 from types import SimpleNamespace
+import pytest
 from rookworld_nb.config import TrainConfig
 from rookworld_nb.run import recovery
+from rookworld_nb.run.checkpoint import CheckpointError, newest_unfinished, starting_point
 from rookworld_nb.run.health import Signal
 
 SAME = dict(data='rows', model='weights')
@@ -58,3 +60,41 @@ def test_when_to_give_up():
     assert [hopeless(n, True, far) for n in (0, 1, 2)] == [False, False, True]
     assert hopeless(0, False, far, mute)                   # there was never anything to learn from
     assert not hopeless(0, True, mute) and not hopeless(0, False, far) and not hopeless(0, False, ('tokens', 'warn'))
+
+
+def test_a_larger_micro_batch_is_used_where_it_was_asked_for():
+    "A run's own is the smallest that ever fitted; one that the user changes is taken."
+    learner = SimpleNamespace(micro_batch_size=64)
+    assert recovery._anew(dict(micro_batch_size='16 -> 64'), learner) == dict(micro_batch_size=64)
+
+
+def test_stable_is_what_enough_healthy_steps_have_followed(tmp_path):
+    "Also where more checkpoints are kept than there are yet."
+    for keep, stable_at in ((2, 15), (4, 25), (10, 25)):
+        out = tmp_path/f'{keep}'
+        monitor, named = SimpleNamespace(config=TrainConfig(save_every=5, keep_last=keep, stable_after=20, max_steps=100), unhealthy=0), {}
+        for step in range(5, 41, 5):
+            recovery.name_stable(out, step, monitor, True)
+            (out/f'checkpoints/step-{step}').mkdir(parents=True)
+            if found := recovery.stable_checkpoint(out): named.setdefault(found.name, step)
+        assert named['step-5'] == stable_at
+
+
+def ended(out, steps, every, comparison=False):
+    "A run without checkpoints."
+    out.mkdir()
+    (out/'config.json').write_text(TrainConfig(max_steps=9, save_every=every).to_json())
+    (out/'metrics.jsonl').write_text(''.join(f'{{"step": {i + 1}}}\n' for i in range(steps)))
+    if comparison: (out/'comparison.json').write_text('[]')
+    return out
+
+
+def test_the_log_of_a_run_whose_checkpoints_are_gone_is_kept(tmp_path):
+    "Starting over emptied it, also behind --resume auto; a run that was killed before its first checkpoint starts over."
+    lost = [ended(tmp_path/'a', 9, 20, comparison=True), ended(tmp_path/'b', 5, 4)]
+    for out in lost:
+        with pytest.raises(CheckpointError, match=rf'has the log of {5 if out.name == "b" else 9} steps, but no checkpoint any more'):
+            starting_point(out)
+    with pytest.raises(FileNotFoundError, match='none of the 2 runs'): newest_unfinished(tmp_path)
+    early = ended(tmp_path/'c', 4, 4)
+    assert starting_point(early) == (None, []) and newest_unfinished(tmp_path) == early
