@@ -126,6 +126,11 @@ class Task:
     drafts: bool = False
     sign: str = ''            # in the line of a step; '' is the letter
 
+    @property
+    def compares(self) -> bool: # False: shares or grade of its own may do without the right answer
+        "Is an answer paid only for being the right one?"
+        return self.grade is None and self.shares is _whole
+
 # %% ../nbs/04_task.ipynb #4c8c0e5e
 _UNSAID = { # the defaults
     f.name: f.default if f.default_factory is MISSING else f.default_factory()
@@ -204,8 +209,6 @@ def _rules_of_prompts(task, found):
         yield name, first, first and _has(first[0], 'task', 'source'), 'examples without end'
         yield name, first[0].source, first[0].source == kind, f'examples with source={kind!r}'
         yield name, again, first == again, f'the same examples for the same seed, here {first}'
-        yield ('prompts', first[0], task.truth or task.grade or task.shares is not _whole or first[0].target,
-               'examples with their right answer as target, or the task needs truth')
         found += first
 
 

@@ -16,6 +16,7 @@ import warnings
 from dataclasses import replace
 from numbers import Real
 from ..config import TrainConfig
+from ..task import TaskError
 from ..chess.tasks import MAX_MOVES, PolicyAnswer, PolicyTask, parse_completion
 from ..chess.engine import EngineLost, EnginePool
 from ..chess.dataset import Example
@@ -53,6 +54,13 @@ def _truth(source, example, answers):
 def _by_engine(example):
     "Does an engine know the answer, and not the rules or a row?"
     return isinstance(example.task, PolicyTask)
+
+
+def _check_known(example):
+    "Raises TaskError where an answer is compared with the right one, and nobody knows that."
+    if example.target is None and not (_by_engine(example) or example.of_task.truth) and example.of_task.compares:
+        raise TaskError(f'task {example.kind}: nobody knows the right answer to {example.prompt()!r:.90}: its examples need a '
+                        'target, the task truth, shares or grade, or the run a reward_function')
 
 
 def _grade(source, example, text, answers, weights):
@@ -97,6 +105,7 @@ def _weights_of(source, text):
 # %% ../../nbs/reward/02_scoring.ipynb #c87f5a5f
 class Scorer(contextlib.AbstractContextManager):
     "Scores for batches of completions, from one source of truth."
+    pays = True      # False: what it says stands beside a reward of one's own
     def __init__(self,
         source: str = 'auto',           # one of `SOURCES`
         shaping: str = 'graduated',     # see `shape_reward`
@@ -123,6 +132,7 @@ class Scorer(contextlib.AbstractContextManager):
                 f'{len(completions)} completions cannot be shared out evenly among {len(examples)} examples'
             )
         group_size = len(completions) // max(1, len(examples))
+        for example in examples if self.pays else (): _check_known(example)
         # number of the prompt, completion
         asked = [(i // group_size, text) for i, text in enumerate(completions)]
         answers = self._ask_engine([(examples[i], text) for i, text in asked])
@@ -231,6 +241,7 @@ class OwnScorer(contextlib.AbstractContextManager):
         if not (callable(self.own) or hasattr(self.own, 'score')):
             raise ValueError(f'reward {name} must be a function (prompt, completion, example) '
                              f'or an object with score(examples, completions, step), not {own!r}')
+        usual.pays = False
 
     def score(self,
         examples: list[Example],  # P of them

@@ -1,13 +1,13 @@
 """A task whose right answers only its rows know (`Task.truth` is None): every source of rewards pays them, and a run that
 the task ends loses nothing."""
-from types import SimpleNamespace
+from dataclasses import replace
 import chess
 import pytest
 from rookworld_nb.chess.dataset import Example
 from rookworld_nb.config import TrainConfig
 from rookworld_nb.reward.coherence import add_coherence
 from rookworld_nb.reward.reward_scorer import Score, score
-from rookworld_nb.reward.scoring import SOURCES, Scorer
+from rookworld_nb.reward.scoring import SOURCES, OwnScorer, Scorer
 from rookworld_nb.run.checkpoint import list_checkpoints
 from rookworld_nb.run.train import train
 from rookworld_nb.task import TASKS, Task, TaskError, TextAnswer, TextQuestion, register
@@ -57,14 +57,16 @@ def test_a_grade_without_a_receipt():
     assert [s.total for s in Scorer('row', coherence=0.8).score([Example(K.ask('12='), TextAnswer('2'))], ['2', '3'])] == [0.5, 0.5]
 
 
-def test_prompts_whose_answer_nobody_knows_are_refused():
-    def numbers(seed):
-        while True: yield SimpleNamespace(task=K.ask('12='), source='numbers', target=None, kind='K', prompt=lambda: 'K: 12=')
-    with pytest.raises(TaskError, match='prompts must be examples with their right answer as target, or the task needs truth'):
-        one = next(numbers(0))
-        register(Task(letter='K', name='ends', form=K.form, ask=K.ask, read=K.read, prompts=lambda *how: dict(numbers=lambda seed: iter([one]))))
-    register(Task(letter='K', name='ends', form=K.form, ask=K.ask, read=K.read, shares=lambda *given: ({'right': 1.0}, []),
-                  prompts=lambda *how: dict(numbers=lambda seed: iter([one]))))     # it needs no truth
+@pytest.mark.parametrize('source', SOURCES)
+def test_a_question_whose_answer_nobody_knows(source):
+    "It was paid .2 for anything readable. Shares that need no right answer pay, and so does a reward of one's own."
+    unknown = Example(K.ask('12='))
+    with pytest.raises(TaskError, match="task K: nobody knows the right answer to 'K: 12='"):
+        Scorer(source, pool=Pool()).score([unknown], ['2'])
+    own = OwnScorer(lambda prompt, text, example: 0.7, 'mine', Scorer(source, pool=Pool()))
+    assert [s.total for s in own.score([unknown], ['2'])] == [0.7]
+    register(replace(K, shares=lambda question, answer, truth: ({'right': float(answer.said == '2')}, [])))
+    assert [s.total for s in Scorer(source, pool=Pool()).score([unknown], ['2', '3'])] == pytest.approx([0.8, 0.2])
 
 
 def test_a_task_that_fails_keeps_the_steps_before(tmp_path):
