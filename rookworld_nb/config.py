@@ -75,7 +75,7 @@ Refills = Annotated[int, _Rule('between 0 and 50', lambda v: 0 <= v <= 50)]
 Name = Annotated[str, _Rule('a name or a path', lambda v: bool(v.strip()))]
 Mix = _like("letters of tasks with their shares, such as 'P:0.25 A:0.75'",
             r'[A-Z]:\d*\.?\d+([ ,]+[A-Z]:\d*\.?\d+)*')
-Device = _like("'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'", r'auto|cpu|mps|cuda(:\d+)?')
+Device = _like("'auto', 'cpu', 'cuda' or 'cuda:N'", r'auto|cpu|cuda(:\d+)?')
 
 # %% ../nbs/00_config.ipynb #7443a85c
 # what we call a type in a sentence
@@ -294,7 +294,7 @@ class TrainFront:
     # directory of the run, NNN: a free number; None: runs/grpo-NNN
     output_dir: Name|None = None
     seed: Seed = 0                    # same seed, same run (bit for bit on a CPU)
-    device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
+    device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda or cuda:N
     threads: Threads = 0              # CPU threads, and processes of an engine; 0 uses every core
     max_steps: Count = 240            # how many steps to train
     prompts_per_step: Size = 16       # prompts per step (P)
@@ -441,7 +441,7 @@ class TrainWatching:
     "Evaluations during the run, checkpoints, and completions that are logged."
     # steps between whole evaluations; 0 evaluates only before and after
     eval_every: Whole = 0
-    # steps between checks, greedy evaluations of 200 held-out prompts; 0 makes none
+    # steps between checks: greedy answers to at most 100 held-out prompts of each task; 0 makes none
     check_every: Whole = 48
     save_every: Count = 20            # steps between checkpoints
     keep_last: Count = 2              # newest checkpoints kept
@@ -499,9 +499,11 @@ _TRAIN_IDLE = (
     Idle('coherence_share',
          'with reward_source rules, where nothing else pays P (with auto the rows do)',
          lambda c: c.reward_source == 'rules', True, (0., )),
-    Idle('coherence_share reward_weights reward_warmup_steps',
+    Idle('reward_weights reward_warmup_steps',
          'with reward_shaping binary, which pays an exact answer and nothing else',
-         lambda c: c.reward_shaping == 'binary', off=(0., )),
+         lambda c: c.reward_shaping == 'binary'),
+    Idle('coherence_share', 'with reward_shaping binary: a share below 1 makes no answer exact',
+         lambda c: c.reward_shaping == 'binary' and c.coherence_share < 1, off=(0., )),
     Idle('max_bad_rows rare_share', 'with data {c.data}: it is about rows of a file', _unlabelled,
          True), Idle('env_ratio', 'with tasks, which gives all shares', lambda c: c.tasks, True),
     Idle('max_positions', 'with data {c.data}: such prompts have no end', _unlabelled),
@@ -660,7 +662,7 @@ class PretrainFront:
     # optimizer and step; to try a decay without touching the run
     branch_from: str|None = None
     seed: Seed = 0                    # same seed, same model (bit for bit on a CPU)
-    device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
+    device: Device = 'auto'           # auto (a GPU if there is one), cpu, cuda or cuda:N
     threads: Threads = 0              # CPU threads; 0 uses every core
     max_steps: Count = 1000           # how many steps to train
     batch_size: Count = 64            # rows per step, all of one task
@@ -848,7 +850,7 @@ class EvalConfig(Config):
     env_max_new_tokens: Size|None = None # max_new_tokens of A prompts; None is that of P
     batch_size: Count = 256         # prompts answered at once; greedy results are the same for any
     seed: Seed = 0                  # of sampling, intervals and tests, and of the choice of rows
-    device: Device = 'auto'         # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
+    device: Device = 'auto'         # auto (a GPU if there is one), cpu, cuda or cuda:N
     threads: Threads = 0            # CPU threads; 0 uses every core
 
     idle = (Idle(
@@ -959,7 +961,7 @@ class UciConfig(Config):
     ponder: bool = False            # also name the reply that the model expects
     # file that what world_model gets wrong is appended to; None is standard error
     log: str|None = None
-    device: Device = 'auto'         # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
+    device: Device = 'auto'         # auto (a GPU if there is one), cpu, cuda or cuda:N
     threads: Threads = 0            # CPU threads; 0 uses every core
 
     idle = (Idle('top_k', 'with temperature 0', lambda c: not c.temperature),

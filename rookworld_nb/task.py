@@ -85,7 +85,7 @@ class Task:
     about: str = ''           # in a sentence, for the model card
     # a row as one text -> prompt, completion; else None. None: rows of files have both apart
     cut: Callable|None = None
-    # question -> the answer that the rules give; None: only a row or an engine knows it
+    # question -> the answer that the rules give; None: only a row knows it (for P, an engine, too)
     truth: Callable|None = None
     # kinds of position, reserved positions -> {kind: seed -> endless examples, whose source is the
     # kind}
@@ -337,6 +337,11 @@ def register(
     if (sign := task.sign or task.letter) in signs:
         raise ValueError(f'task {task.letter}: in the line of a step, {sign} is the sign of '
                          f'{signs[sign]}; give another sign')
+    lines = {aim.line: t.letter for t in TASKS.values() if t.letter != task.letter for aim in t.aims}
+    for aim in task.aims if isinstance(task.aims, tuple) else ():
+        if (line := getattr(aim, 'line', None)) in lines:
+            raise ValueError(f'task {task.letter}: aims, the line {line!r} is one of task {lines[line]}, and a report shows both; '
+                             f'begin it with {task.letter}')
     TASKS[task.letter] = task
     try: _check_task(task)
     except BaseException:

@@ -293,3 +293,10 @@ def test_rows_of_a_task_that_nobody_registered(tmp_path):
     (tmp_path/'rows.txt').write_text('C: abcddcba\n'*3)
     with pytest.raises(ValueError, match="3 of 3 rows cannot be read: 3 × C: is of no registered task; a command knows P and A only"):
         load_rows(tmp_path/'rows.txt')
+
+
+def test_two_tasks_that_say_the_same_in_a_report():
+    line = TASKS['P'].aims[0].line
+    with pytest.raises(ValueError, match=re.escape(f'task C: aims, the line {line!r} is one of task P')):
+        register(replace(C, aims=(Aim(line, 'exact'), )))
+    assert 'C' not in TASKS

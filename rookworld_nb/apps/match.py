@@ -343,9 +343,10 @@ def run_match(
         ours = model_side(load_player(_settings(config, config.model)))
         try: games = play_match(ours, theirs, config.games//2, config.seed, config.max_plies)
         except (EngineLost, KeyboardInterrupt) as e:
-            seen = f': see {config.output}' if len(e.games) and config.output else ''
-            e.add_note(f'{len(e.games)//2} of {config.games//2} pairs had ended{seen}')
-            if len(e.games): _tell(config, e.games, files)
+            ended = getattr(e, 'games', ())     # none yet, where nothing had begun
+            seen = f': see {config.output}' if len(ended) and config.output else ''
+            e.add_note(f'{len(ended)//2} of {config.games//2} pairs had ended{seen}')
+            if len(ended): _tell(config, ended, files)
             raise
     _tell(config, games, files)
     return games

@@ -347,7 +347,7 @@ def play(
     fen: str = START_FEN,      # to start from; the game is not over there
     temperature: float = 0.0,  # of the model's moves; 0: always its choice
     seed: int = 0,             # of the draws above temperature 0
-    device: str = 'auto',      # auto (a GPU if there is one), cpu, cuda, cuda:N or mps
+    device: str = 'auto',      # auto (a GPU if there is one), cpu, cuda or cuda:N
     # pieces that can be dragged; None: where anywidget is installed, else a picture; False: a
     # picture
     widget: bool|None = None,

@@ -178,13 +178,15 @@ class _Rejection(Arm):
         examples = self.take(self.config.prompts_per_step)
         batch, _ = collect(self.model, self.tokenizer, examples, self.config,
                            rollout_seed(self.config.seed, self.steps + 1, 0))
-        texts = batch.rollouts.completions
-        self.source.record(examples, batch.rewards, completions=texts)
-        best = {(i, texts[i*G + k]) for i, row in enumerate(batch.rewards.tolist()) if min(row) < max(row)
+        said = batch.rollouts
+        self.source.record(examples, batch.rewards, completions=said.completions)
+        best = {(i, said.completions[i*G + k]): i*G + k
+                for i, row in enumerate(batch.rewards.tolist()) if min(row) < max(row)
                 for k, reward in enumerate(row) if reward == max(row)}
+        # the tokens that were sampled: a text may have others, and one that was cut off has no end
         self.imitate([
             TokenRow(encode(examples[i].prompt(self.tokenizer.style)),
-                     [*encode(text), self.tokenizer.eot]) for i, text in sorted(best)
+                     said.completion_ids[n][said.completion_mask[n]].tolist()) for (i, _), n in sorted(best.items())
         ])
 
 

@@ -36,7 +36,7 @@ from ..measure.metrics import judge
 from ..measure.probes import PROBES, probe_rows
 from ..names import in_other_words
 from ..report.report import holm
-from ..run.checkpoint import origin_of
+from ..run.checkpoint import data_sha256, origin_of
 from ..task import TASKS, token_limits
 
 # %% ../../nbs/arms/01_compare.ipynb #fffaa0fc
@@ -299,7 +299,8 @@ def choose_rates(
             _mean(_read(ArmRun('tuning', arm, rate, seed), out)['measured'][m])
             for seed in plan.tuning_seeds
         ]
-        return _better(m)*(np.mean(after) - _mean(start[m]))
+        found = _better(m)*(np.mean(after) - _mean(start[m]))
+        return -math.inf if math.isnan(found) else found     # a model that answers nothing has no such value
     def standing(arm, rate):
         kept = all(gain(arm, rate, g) >= -plan.margin for g in plan.guardrails)
         return kept, sum(gain(arm, rate, m) for m in plan.primaries), -rate
@@ -310,13 +311,16 @@ def _register(
     plan: Plan,      # checked
     file: str|Path,  # where it stands
     out: Path,       # directory of the comparison, made if it is missing
-# what is registered: checksums of the plan and of the starting weights, versions
+# what is registered: checksums of the plan, of the starting weights and of the rows of each arm;
+# versions
 ) -> dict:
-    """Note the plan and the starting weights of a new comparison. Raises ValueError where OUT was
-    begun with others."""
+    """Note the plan, the starting weights and the rows of a new comparison. Raises ValueError where
+    OUT was begun with others, and warns where it was with another version."""
     config = run_config(plan, next(iter(plan.arms)), plan.rates[0], plan.seeds[0])
     origin = origin_of(config, load_model(config.model)[0])
-    now, known = dict(plan=file_sha256(file), weights=origin['model'], version=origin['version'],
+    read = cache(data_sha256)     # arms mostly share their rows
+    rows = {arm: read(run_config(plan, arm, plan.rates[0], plan.seeds[0]).data) for arm in plan.arms}
+    now, known = dict(plan=file_sha256(file), weights=origin['model'], rows=rows, version=origin['version'],
                       torch=origin['torch']), out/'registered.json'
     if not known.exists():
         (out/'runs').mkdir(parents=True, exist_ok=True)
@@ -333,6 +337,12 @@ def _register(
             f'{config.model} has not the weights that {out} was registered with (SHA-256 '
             f'{was["weights"][:12]}…, not {now["weights"][:12]}…): give other weights another --output_dir'
         )
+    if others := [arm for arm in rows if was.get('rows', rows)[arm] != rows[arm]]:     # none in early ones
+        raise ValueError(f'the rows of [arms.{others[0]}] are not those that {out} was registered with: give other rows '
+                         'another --output_dir')
+    for name in ('version', 'torch'):
+        if was[name] != now[name]:
+            warnings.warn(f'{out} was begun with {name} {was[name]} and goes on with {now[name]}: its runs may differ in more than their arms')
     return was
 
 # %% ../../nbs/arms/01_compare.ipynb #6c2152d8

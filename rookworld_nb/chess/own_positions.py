@@ -90,7 +90,8 @@ _RESULTS = {'1-0', '0-1', '1/2-1/2', '1/2', '*', '½-½'}
 def _main_line(text):
     """The text without comments, NAGs and variations, up to one that is never closed; what is
     wrong, or ''."""
-    text = re.sub(r'(\d\.)\s+(?=\.\.|…)', r'\1', _ASIDE.sub(' ', text))     # '1. ... e5' is '1... e5'
+    text = _ASIDE.sub(' ', text).replace('…', '...')
+    text = re.sub(r'(\d\.)\s+(?=\.\.)', r'\1', text)     # '1. ... e5' is '1... e5'
     while text != (text := re.sub(r'\([^()]*\)', ' ', text)): pass
     for mark, what in (('{', 'a comment'), ('(', 'a variation')):
         if mark in text: return text.partition(mark)[0], f'{what} is never closed'

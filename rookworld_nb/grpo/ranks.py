@@ -40,7 +40,7 @@ def my_share(
 
 # %% ../../nbs/grpo/07_ranks.ipynb #fbc5d339
 def neighbours(
-    kind: str, # of device: 'cpu', 'cuda', 'mps'
+    kind: str, # of device: 'cpu', 'cuda'
 ) -> int:      # 1 without torchrun
     "How many of the processes of a machine share a device: its CPU belongs to all."
     here = int(os.environ.get('LOCAL_WORLD_SIZE', 1))
@@ -51,8 +51,7 @@ def use_machine(
     device: str, # where the models of this process will be, see `pick_device`
     threads: int = 0, # of the CPU; 0: every core, shared with the other processes of this machine
 ) -> None:
-    "Take this process's GPU and CPU threads. Raises ValueError for a device that cannot be shared."
-    if world() > 1 and device == 'mps': raise ValueError('device mps: several processes work on cpu or cuda only')
+    "Take this process's GPU and CPU threads."
     if world() > 1 and device == 'cuda': torch.cuda.set_device(int(os.environ['LOCAL_RANK']) % torch.cuda.device_count())
     if not threads and neighbours('cpu') > 1 and os.environ.get('OMP_NUM_THREADS', '1') == '1':
         threads = max(1, os.cpu_count() // neighbours('cpu'))

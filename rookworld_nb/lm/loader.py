@@ -330,7 +330,8 @@ def pick_device(
     "The device a command runs on."
     if name == 'auto': return 'cuda' if torch.cuda.is_available() else 'cpu'
     kind, _, number = name.partition(':')
-    there = dict(cuda=torch.cuda.device_count(), mps=int(torch.backends.mps.is_available())).get(kind, 1)
+    if kind == 'mps': raise ValueError('device mps: probabilities are added up in 64 bits, which this GPU does not have; take cpu')
+    there = dict(cuda=torch.cuda.device_count()).get(kind, 1)
     if int(number or 0) < there: return name
     raise ValueError(
         f'device {name}: torch {torch.__version__} finds {there} {kind} devices here; auto takes what there is'

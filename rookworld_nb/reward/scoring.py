@@ -162,7 +162,7 @@ class Scorer(contextlib.AbstractContextManager):
                                        for example, text in pairs if _by_engine(example)])
         except EngineLost as error:
             self.lost = True
-            warnings.warn(f'from now on P is scored with the labels of the rows: {error}')
+            warnings.warn(f'from now on P is scored with the labels of the rows, or by the rules where there are none: {error}')
             return {}
 
 # %% ../../nbs/reward/02_scoring.ipynb #0e8cda75

@@ -281,8 +281,9 @@ def standing(
         tell_at_once(f'step {step} is saved')
     try:
         with interrupt.or_save(now): yield
-    except (RankLost, *errors):
-        now()
+    except (RankLost, *errors) as e:
+        try: now()
+        except Exception as why: e.add_note(f'step {step} could not be saved: {why}')
         raise
     finally: hook.remove()
 
@@ -512,15 +513,19 @@ def check_origin(
 
 # %% ../../nbs/run/01_checkpoint.ipynb #911b4543
 def _forgotten(run):
-    """The steps that a run has in its log, where their checkpoints are gone; 0 where the first was
-    still to come."""
+    """The steps that a run has in its log, where their checkpoints are gone; 0 where the first that
+    was due was still to come. (One that was asked for before, by Ctrl-C, is not missed.)"""
     if list_checkpoints(run): return 0
     config = read_json(Path(run, 'config.json'), dict, [])     # groups of fields, and fields
-    every = next((part['save_every'] for part in (config, *config.values())
-                  if isinstance(part, dict) and 'save_every' in part), math.inf)
-    steps = [row['step'] for row in read_rows(Path(run, 'metrics.jsonl')) if isinstance(row.get('step'), int)]
-    ended = Path(run, 'comparison.json').exists() or max(steps, default=0) > every
-    return ended*max(steps, default=0)
+    fields = {k: v for part in (config, *config.values()) if isinstance(part, dict) for k, v in part.items()}
+    due = fields.get('save_every') or math.inf
+    # a GRPO run is saved with every evaluation, too, see `Schedule`
+    if 'group_size' in fields: due = min(due, fields.get('eval_every') or math.inf)
+    # what a run that goes back to its beginning has put by already
+    aside = [{k: v for k, v in row.items() if k != 'recovery'} for row in read_rows(Path(run, 'metrics-discarded.jsonl'))]
+    steps = [row.get('step') or 0 for row in read_rows(Path(run, 'metrics.jsonl')) if row not in aside]
+    ended = Path(run, 'comparison.json').exists() or read_json(Path(run, 'pretrain.json'), dict, []).get('steps')
+    return max(steps, default=0) if ended or max(steps, default=0) > due else 0
 
 
 def starting_point(

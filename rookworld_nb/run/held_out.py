@@ -215,7 +215,10 @@ def _watched() -> dict[str, dict]: # heading: name: task, metric, slice
     found = {}
     for letter, aim in aims_of(guard=False) + aims_of(guard=True):
         heading = 'guardrails' if aim.guard else TASKS[letter].heading
-        if aim.check: found.setdefault(heading, {})[aim.check] = letter, aim.metric, aim.slice
+        if not aim.check: continue
+        names = found.setdefault(heading, {})
+        # two tasks may use the same word
+        names[f'{letter} {aim.check}' if aim.check in names else aim.check] = letter, aim.metric, aim.slice
     return found
 
 

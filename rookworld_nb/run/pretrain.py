@@ -511,11 +511,12 @@ def _evaluation_due(config, step):
 def _repeat(run: _Run, stream: RowStream, interrupt: Interrupt, done: int) -> None:
     "Train step by step; evaluate and save when due, and at the end."
     config, log, pace = run.config, RunLog(run.out), _Pace(run.config.shares)
-    def safe(step): return standing(run.out, step, run.optimizer, interrupt, lambda: run.save(step))
+    def safe(step): return standing(run.out, step, run.optimizer, interrupt, lambda: run.save(step), Exception)
     def evaluated(step): return any(row['step'] == step for row in _written(run.out, 'eval'))
 
-    # stopped in its evaluation
-    if done and _evaluation_due(config, done): by_one(lambda: evaluated(done) or _measure(run, log, done))
+    # stopped in its evaluation, or asked for one that was not made
+    if done and _evaluation_due(config, done):
+        with interrupt.at_once(): by_one(lambda: evaluated(done) or _measure(run, log, done))
     with tqdm(initial=done, total=config.max_steps, desc='pretrain', unit='step', disable=rank() > 0
               or None) as bar:
         for step in range(done + 1, config.max_steps + 1):

@@ -170,6 +170,8 @@ def _combinations(values):
     and some by chance."""
     if math.prod(map(len, values)) <= _TRIED: return (yield from itertools.product(*values))
     first, rng = [v[0] for v in values], random.Random(0)
+    for i, own in enumerate(values):
+        for a in own: yield [*first[:i], a, *first[i + 1:]]
     for i, j in itertools.combinations(range(len(values)), 2):
         for a, b in itertools.product(values[i], values[j]): yield [*first[:i], a, *first[i + 1:j], b, *first[j + 1:]]
     for _ in range(_TRIED): yield [rng.choice(v) for v in values]
@@ -195,6 +197,12 @@ def _possible(candidates):
             raise ValueError(f'{name} has no effect {idle} (in every combination{tried}): leave it out')
 
 
+def _evaluated(letter, config):
+    "Does a run ask held-out prompts of this task? A task makes its own, or they come with the rows."
+    if TASKS[letter].held_out: return bool(config.shares.get(letter))
+    return any(share and not TASKS[other].held_out for other, share in config.shares.items())
+
+
 def check_space(
     space: Space, # as read from the file
 ) -> Space:       # checked, with None for 'none'
@@ -204,7 +212,7 @@ def check_space(
     if both := space.base.keys() & space.space.keys():
         raise ValueError(f'{min(both)} must stand in [base] or in [space], not in both')
     if space.program is not None: return _check_program(space)
-    parse_objective(space.objective)
+    objective = parse_objective(space.objective)
     for name in (*space.base, *space.space): _check_name(name)
     base = {k: _none(k, v) for k, v in space.base.items()}
     for name, value in base.items():
@@ -215,10 +223,13 @@ def check_space(
         for k, v in space.space.items()
     }
     with warnings.catch_warnings(action='ignore', category=Notice):
-        _possible({name: [value]
-                   for name, value in base.items()}
-                  | {name: _candidates(name, given)
-                     for name, given in varied.items()})
+        candidates = {name: [value] for name, value in base.items()} | {name: _candidates(name, given) for name, given in varied.items()}
+        _possible(candidates)
+        mixes = [candidates.get(name, [getattr(TrainConfig, name)]) for name in ('tasks', 'env_ratio')]
+        letter = objective[1] if isinstance(objective, tuple) else 'all'
+        if letter != 'all' and not any(_evaluated(letter, TrainConfig(tasks=tasks, env_ratio=TrainConfig.env_ratio if tasks else ratio))
+                                       for tasks, ratio in itertools.product(*mixes)):
+            raise ValueError(f'objective {space.objective!r}: no run of this space asks held-out prompts of {letter}')
     return Space(base, varied, space.objective)
 
 # %% ../../nbs/sweep/01_space.ipynb #55a13840

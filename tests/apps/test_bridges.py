@@ -17,6 +17,7 @@ import pytest
 import torch
 import rookworld_nb
 from rookworld_nb.apps import bridges
+from rookworld_nb.apps.play import Game
 from rookworld_nb.chess.board import START_FEN, transition
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.fast.generate import generate
@@ -312,3 +313,28 @@ def test_verifiers_example(graded, tmp_path, monkeypatch):
     with ThreadPoolExecutor(1) as pool: traces = pool.submit(asyncio.run, again()).result()
     space['server'].shutdown()
     check(traces, own([(of(t), text) for t, (_, text) in zip(traces, turns)]))
+
+
+# rooks that go out and come back: after the first return nobody may castle long any more
+CASTLES, THERE_AND_BACK = 'r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 20', 'a1b1 a8b8 b1a1 b8a8'.split()*5
+
+
+def test_a_game_knows_the_position_that_it_began_with():
+    "Four half-moves too early it was a draw: the first position was taken for one without the rights."
+    game, board = Game(CASTLES), chess.Board(CASTLES)
+    for uci in THERE_AND_BACK:
+        game.moves.append(uci)
+        game.hear_world(None)
+        board.push_uci(uci)
+        assert (game.fen, game.ended_by == 'draw') == (board.fen(), board.is_fivefold_repetition())
+    assert game.ended_by == 'draw'
+
+
+def test_the_world_knows_the_position_that_it_began_with(gym):
+    world, board = bridges.RookWorld(), chess.Board(CASTLES)
+    world.reset(options=dict(fen=CASTLES))
+    for uci in THERE_AND_BACK:
+        over = world.step(bridges.MOVES.index(uci))[2]
+        board.push_uci(uci)
+        assert over == board.is_fivefold_repetition()
+    assert over

@@ -7,7 +7,9 @@ import sys
 import chess.pgn
 import pandas as pd
 import pytest
+from rookworld_nb.apps import match
 from rookworld_nb.chess.engine import find_engine
+from rookworld_nb.config import EvalConfig
 from runs import call, call_unread, make_model
 
 INSTALLED = {
@@ -123,3 +125,18 @@ def test_a_match_that_nobody_reads_is_written(tmp_path):
                             '--max_plies', 4, '--output', 'out', cwd=tmp_path)
     assert code == 0 and 'Error' not in err and sorted(
         f.suffix for f in (tmp_path/'out').iterdir()) == ['.csv', '.json', '.pgn']
+
+
+@pytest.mark.parametrize('begun', [True, False])
+def test_what_has_ended_is_kept_where_somebody_interrupts(begun, tmp_path, monkeypatch):
+    "Also where no game has begun: the message is the interruption."
+    def interrupted(boards, games):
+        if not begun or boards[0].ply() > 6: raise KeyboardInterrupt
+        return [None if game < 2 else next(iter(board.legal_moves)) for board, game in zip(boards, games)], [False]*len(boards)
+    monkeypatch.setattr(match, 'model_side', lambda player: interrupted)
+    if not begun: monkeypatch.setattr(match, '_openings', lambda seed: interrupted([], []))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        match.run_match(EvalConfig(model='nano', opponent='random', games=4, output=str(tmp_path/'out')))
+    assert stopped.value.__notes__[0].startswith(f'{int(begun)} of 2 pairs had ended')
+    tables = [*tmp_path.rglob('*.csv')]
+    assert [len(pd.read_csv(table)) for table in tables] == [2]*begun

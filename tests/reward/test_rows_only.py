@@ -3,12 +3,13 @@ the task ends loses nothing."""
 from dataclasses import replace
 import chess
 import pytest
-from rookworld_nb.chess.dataset import Example
-from rookworld_nb.config import TrainConfig
+from rookworld_nb.chess.dataset import Example, load_rows
+from rookworld_nb.config import PretrainConfig, TrainConfig
 from rookworld_nb.reward.coherence import add_coherence
 from rookworld_nb.reward.reward_scorer import Score, score
 from rookworld_nb.reward.scoring import SOURCES, OwnScorer, Scorer
 from rookworld_nb.run.checkpoint import list_checkpoints
+from rookworld_nb.run.pretrain import pretrain
 from rookworld_nb.run.train import train
 from rookworld_nb.task import TASKS, Task, TaskError, TextAnswer, TextQuestion, register
 
@@ -84,3 +85,34 @@ def test_a_task_that_fails_keeps_the_steps_before(tmp_path):
                           check_every=0, log_completions=0, temperature=1.0, max_new_tokens=4, output_dir=str(tmp_path/'run')))
     steps = len((tmp_path/'run/metrics.jsonl').read_text().splitlines())
     assert steps > 2 and [p.name for p in list_checkpoints(tmp_path/'run')] == [f'step-{steps}']
+
+
+def test_supervision_that_a_task_ends_keeps_the_steps_before(tmp_path):
+    def shares(*given): raise KeyError('late')
+    register(replace(K, ask=lambda text: TextQuestion('K', text), shares=shares))
+    (tmp_path/'k.txt').write_text(''.join(f'K: {i}={i % 10}\n' for i in range(200)))
+    with pytest.raises(TaskError, match='shares fails'):
+        pretrain(PretrainConfig(init='nano', data=str(tmp_path/'k.txt'), tasks='K:1', max_steps=6, eval_every=3, save_every=1000, batch_size=4,
+                                eval_prompts=2, output_dir=str(tmp_path/'run')))
+    assert [p.name for p in list_checkpoints(tmp_path/'run')] == ['step-3']
+
+
+def test_a_reader_that_is_repaired_reads_the_rows_again(tmp_path, monkeypatch):
+    "Notes of checked rows name the code of the package, and a task of one's own is no file of it."
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    (tmp_path/'k.txt').write_text(''.join(f'K: {i}={i % 10}\n' for i in range(50)))
+    def loaded(): return len(load_rows(str(tmp_path/'k.txt'), max_bad_rows=1.0, cache=True))
+    def read(text, strict):
+        if text == '3': raise ValueError('no three')
+        return TextAnswer(text)
+    assert loaded() == 50
+    register(replace(K, read=read))
+    with pytest.warns(UserWarning, match='no three'): assert loaded() == 45
+    register(K)
+    assert loaded() == 50
+
+
+def test_a_row_that_is_nested_too_deep_is_one_bad_row(tmp_path):
+    good = '{"prompt": "K: 1=", "completion": "1"}'
+    (tmp_path/'k.jsonl').write_text(f'{good}\n{"["*100_000}\n')
+    with pytest.warns(UserWarning, match='1 of 2 rows left out'): assert len(load_rows(str(tmp_path/'k.jsonl'), max_bad_rows=1.0)) == 1

@@ -1,7 +1,8 @@
 "What begins again when a run goes on with other choices."
+import shutil
 from types import SimpleNamespace
 import pytest
-from rookworld_nb.config import TrainConfig
+from rookworld_nb.config import PretrainConfig, TrainConfig
 from rookworld_nb.run import recovery
 from rookworld_nb.run.checkpoint import CheckpointError, newest_unfinished, starting_point
 from rookworld_nb.run.health import Signal
@@ -96,5 +97,19 @@ def test_the_log_of_a_run_whose_checkpoints_are_gone_is_kept(tmp_path):
         with pytest.raises(CheckpointError, match=rf'has the log of {5 if out.name == "b" else 9} steps, but no checkpoint any more'):
             starting_point(out)
     with pytest.raises(FileNotFoundError, match='none of the 2 runs'): newest_unfinished(tmp_path)
+    # due at an evaluation; at the end of a supervised run; gone back to the beginning, and killed there
+    evaluated, taught, back = (ended(tmp_path/name, steps, 20) for name, steps in (('evaluated', 6), ('taught', 9), ('back', 30)))
+    (evaluated/'config.json').write_text(TrainConfig(max_steps=9, save_every=20, eval_every=5).to_json())
+    (taught/'pretrain.json').write_text('{"steps": 9}')
+    for out, steps in ((evaluated, 6), (taught, 9), (back, 30)):
+        with pytest.raises(CheckpointError, match=f'has the log of {steps} steps'): starting_point(out)
+    (back/'metrics-discarded.jsonl').write_text(''.join(f'{{"recovery": 1, "step": {i + 1}}}\n' for i in range(30)))
+    assert starting_point(back) == (None, [])
+    (taught/'pretrain.json').write_text('{"steps": 0}')        # as it is written before the first step
+    assert starting_point(taught) == (None, [])
+    # a supervised run is not saved with its evaluations
+    (taught/'config.json').write_text(PretrainConfig(max_steps=20, save_every=20, eval_every=5).to_json())
+    assert starting_point(taught) == (None, [])
+    for out in (back, taught): shutil.rmtree(out)
     early = ended(tmp_path/'c', 4, 4)
     assert starting_point(early) == (None, []) and newest_unfinished(tmp_path) == early
