@@ -125,9 +125,9 @@ _FEN_REST = re.compile(' '.join(f'(?:{shape})' for shape in _FEN_FIELDS.values()
 
 def _check_fen(fen):
     "Six fields of the right shape; ValueError names the first that is not."
-    placement, _, rest = fen.partition(' ')
+    placement, space, rest = fen.partition(' ')
     if _FEN_REST.fullmatch(rest): return board_squares(placement)
-    fields = rest.split(' ') if rest else []
+    fields = rest.split(' ') if space else []
     if len(fields) != 5:
         raise ValueError(
             f'a FEN has 6 fields with one space between, not {1 + len(fields)}: {fen!r:.100}')

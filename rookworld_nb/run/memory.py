@@ -279,7 +279,7 @@ def _profile(learner, source) -> tuple[dict, str]: # for JSON; for the log
     "Measure, and say what was found."
     config, device = learner.config, learner.model.wte.weight.device
     G, most = config.group_size, config.group_size*math.ceil(config.prompts_per_step/config.minibatches/world())
-    if device.type != 'cuda' and (device.type != 'cpu' or 'VmPeak' not in _status()):
+    if device.type == 'cpu' and 'VmPeak' not in _status():
         return dict(
             chosen=TrainConfig.micro_batch_size
         ), f'memory cannot be measured here: micro-batches of {TrainConfig.micro_batch_size} completions'
