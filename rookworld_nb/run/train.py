@@ -13,13 +13,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from tqdm.auto import tqdm
 from ..config import TrainConfig
-from ..task import check_letters
+from ..task import TASKS, check_letters
 from ..files import write_at_once
 from ..interrupt import Interrupt
 from ..terminal import busy, moving
 from ..chess.dataset import Example
 from ..lm.loader import load_model, pick_device
-from ..reward.scoring import OwnScorer, make_scorer, reward_name
+from ..reward.scoring import OwnScorer, Scorer, check_known, make_scorer, reward_name
+from ..grpo.experience import PromptSource
 from ..grpo.ranks import by_one, check_choices, earlier_run, everywhere, joined, note_run, rank, together, use_machine, world
 from ..grpo.step import Learner, train_step
 from .checkpoint import is_complete, only_writer, origin_of, reopen_run, seed_generators, standing
@@ -175,7 +176,7 @@ def _train(config, out, scorer, allow_config_change, watch):
     with busy('Loading the model and the prompts'):
         model, tokenizer = together(lambda: load_model(config.model, pick_device(config.device)))
         source, held_out = together(lambda: load_prompts(config))
-    together(lambda: _try_reward(scorer, held_out, config.shares))
+    together(lambda: _try_reward(scorer, source, held_out, config.shares))
     origin, first = _same_origin(config, model), source.state_dict()
 
     def begin(model=None):
@@ -208,9 +209,12 @@ def _with_reward(config: TrainConfig, own: object) -> TrainConfig:
     return replace(config, reward_function=reward_name(own))
 
 
-def _try_reward(scorer, held_out: list[Example], shares: dict[str, float]) -> None:
+def _try_reward(scorer, source: PromptSource, held_out: list[Example], shares: dict[str, float]) -> None:
     """Raises RewardError when a reward of one's own fails on a right or on an empty answer to a
-    task that is trained."""
+    task that is trained; TaskError where the usual one needs an answer that nobody knows."""
+    if isinstance(scorer, Scorer):
+        for example in (e for kind, share in shares.items() if share and not TASKS[kind].truth
+                         for e in source.peek(kind, 16)): check_known(example)
     if isinstance(scorer, OwnScorer):
         first = list({e.kind: e for e in held_out[::-1] if shares.get(e.kind)}.values())
         scorer.score(first,

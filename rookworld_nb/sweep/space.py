@@ -78,6 +78,8 @@ def gain_of(
     try: table = json.loads((directory/'comparison.json').read_text('utf-8'))
     except FileNotFoundError: raise ValueError('there is no comparison.json') from None
     try:
+        # left out where training samples plainly: it would be the same
+        if decoding == 'tempered' and not any(r['decoding'] == decoding for r in table): decoding = 'sampled'
         rows = [r for r in table
                 if (r['decoding'], r['metric'], r['slice']) == (decoding, metric, 'all')
                 and r['task'] in ([*TASKS] if task == 'all' else [task])]

@@ -1,5 +1,6 @@
 """A task whose right answers only its rows know (`Task.truth` is None): every source of rewards pays them, and a run that
 the task ends loses nothing."""
+import itertools
 from dataclasses import replace
 import chess
 import pytest
@@ -68,6 +69,16 @@ def test_a_question_whose_answer_nobody_knows(source):
     assert [s.total for s in own.score([unknown], ['2'])] == [0.7]
     register(replace(K, shares=lambda question, answer, truth: ({'right': float(answer.said == '2')}, [])))
     assert [s.total for s in Scorer(source, pool=Pool()).score([unknown], ['2', '3'])] == pytest.approx([0.8, 0.2])
+
+
+def test_an_answer_that_nobody_knows_is_missed_before_the_run_begins(tmp_path):
+    "It was said in the first step, after the evaluation. The first four are held out."
+    def endless(seed): return (Example(TextQuestion('K', f'{i}='), source='new') for i in itertools.count())
+    register(replace(K, ask=lambda text: TextQuestion('K', text), prompts=lambda kinds, reserved: {'new': endless},
+                     held_out=lambda n: [Example(TextQuestion('K', f'{i}='), TextAnswer(str(i % 10))) for i in range(n)]))
+    with pytest.raises(TaskError, match="task K: nobody knows the right answer to 'K: 4='"):
+        train(TrainConfig(data='unlabelled', tasks='K:1', eval_prompts=4, output_dir=str(tmp_path/'run')))
+    assert not (tmp_path/'run').exists()
 
 
 def test_a_task_that_fails_keeps_the_steps_before(tmp_path):
