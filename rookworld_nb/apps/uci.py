@@ -336,7 +336,7 @@ class _Commands(_Ears):
 
     def _ponderhit(self, rest):
         for search in list(self.searches):
-            if search.go.ponder and not search.free.is_set(): search.begin()
+            if not search.free.is_set(): search.begin()
 
     def _go(self, rest):
         go, wrong = _read_go(rest)
