@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TASKS', 'Aim', 'TextQuestion', 'TextAnswer', 'Task', 'TaskError', 'failed', 'held_out_of', 'shares_of', 'near_of',
-           'register', 'complete', 'own_letters', 'check_letters', 'token_limits']
+           'register', 'complete', 'own_letters', 'check_letters', 'token_limits', 'sampling_of']
 
 # %% ../nbs/04_task.ipynb #7a5c0004
 import contextlib
@@ -235,25 +235,27 @@ def _rules_of_answers(task, example, answers):
     "An example, and what is said to it: `answers` to this and others, to which its own is added."
     with _said_of(task, 'prompts'): prompt, start = example.prompt(), f'{task.letter}: '
     yield 'prompts', prompt, example.kind == task.letter and prompt.startswith(start), f'prompts that begin with {start!r}'
-    asked = _call(task, 'ask', prompt.removeprefix(start))
+    at = f', for {prompt!r:.90}'
+    asked = _call(task, 'ask', prompt.removeprefix(start), at=at)
     yield ('ask', asked, _has(asked, 'letter', 'fen', 'prompt') and asked.prompt() == prompt,
            f'the question {prompt!r}, with letter, fen and prompt()')
-    truth = _call(task, 'truth', asked) if task.truth else example.target
+    truth = _call(task, 'truth', asked, at=at) if task.truth else example.target
     if truth is None: return     # only a row or an engine knows it
     yield 'truth', truth, _has(truth, 'text'), 'an answer with text(), such as a TextAnswer'
-    with _said_of(task, 'truth'): text = truth.text('compact', fen=asked.fen)
+    with _said_of(task, 'truth', at): text = truth.text('compact', fen=asked.fen)
     yield 'truth', text, isinstance(text, str), 'an answer whose text() is text'
-    answer = _call(task, 'read', text, True)
+    yield 'truth', truth, task.judge or example.target in (None, truth), f'the target of its example, {example.target!r:.90}'
+    answer = _call(task, 'read', text, True, at=f', for the right answer {text!r:.90} to {prompt!r:.90}')
     yield 'read', answer, _has(answer, 'text'), 'an answer with text(), such as a TextAnswer'
     yield 'read', answer, task.grade or answer == truth, f'{truth!r} for the right text {text!r}'
     if task.cut:
-        cut = _call(task, 'cut', prompt + text)
+        cut = _call(task, 'cut', prompt + text, at=at)
         yield 'cut', cut, cut and tuple(cut) == (prompt, text), f'{(prompt, text)}'
     if task.judge:
-        judged, known = _call(task, 'judge', example, text, None), _known_metrics(task)
+        judged, known = _call(task, 'judge', example, text, None, at=at), _known_metrics(task)
         yield 'judge', judged, isinstance(judged, dict) and {*judged} <= {*known}, f'a dict of metrics of the task: {", ".join(known)}'
     for name, policy in task.trivial.items():
-        with _said_of(task, f'trivial, {name!r}'): said = policy(prompt)
+        with _said_of(task, f'trivial, {name!r}', at): said = policy(prompt)
         yield f'trivial, {name!r}', said, isinstance(said, str), 'a text for a prompt'
     near = _call(task, 'near', '')
     yield 'near', near, _is_share(near), _SHARE
@@ -265,7 +267,7 @@ def _rules_of_answers(task, example, answers):
         yield 'read', answer, _has(answer, 'text'), f'an answer, or raise ValueError, for {odd!r}'
         answers.append(answer)
     for other in answers[:0 if task.grade else None]:
-        yield from _rules_of_shares(task, _call(task, 'shares', asked, other, truth))
+        yield from _rules_of_shares(task, _call(task, 'shares', asked, other, truth, at=at))
 
 
 # %% ../nbs/04_task.ipynb #9ab4b8d6
@@ -391,5 +393,27 @@ def check_letters(
 def token_limits(
     config, # of a run or an evaluation, with max_new_tokens
 ) -> dict[str, int]: # letter: tokens
-    "The most tokens that a completion of each task may have, end token included."
-    return {letter: task.limit(config) or config.max_new_tokens for letter, task in TASKS.items()}
+    """The most tokens that a completion of each task may have, end token included. Raises TaskError
+    where `limit` fails or gives no such number."""
+    found = {letter: _call(task, 'limit', config) for letter, task in TASKS.items()}
+    for letter, n in found.items():
+        _keep(TASKS[letter], [('limit', n, n is None or isinstance(n, int) and n > 0, 'a whole number of tokens from 1, or None')])
+    return {letter: n or config.max_new_tokens for letter, n in found.items()}
+
+
+_SAMPLING = {
+    'temperature': (lambda x: isinstance(x, Real) and 0 <= x < math.inf, '0 or more'),
+    'top_k': (lambda x: isinstance(x, int) and x >= 0, 'a whole number, 0 or more'),
+    'top_p': (lambda x: isinstance(x, Real) and 0 < x <= 1, 'above 0 and at most 1')
+}
+
+def sampling_of(
+    task: Task, # with `sampling`
+    config,     # of a run
+) -> dict:      # temperature, top_k, top_p, those that differ from the run's
+    "How a task wants to be sampled. Raises TaskError where `sampling` fails or gives something else."
+    own = _call(task, 'sampling', config)
+    _keep(task, [('sampling', own, isinstance(own, dict) and own.keys() <= _SAMPLING.keys(), f'a dict of {", ".join(_SAMPLING)}')])
+    own = {name: value for name, value in own.items() if value is not None}
+    _keep(task, [(f'sampling, {name!r}', x, _SAMPLING[name][0](x), _SAMPLING[name][1]) for name, x in own.items()])
+    return own

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from rookworld_nb.chess.dataset import Example, load_rows
 from rookworld_nb.chess.positions import split_of
-from rookworld_nb.config import PretrainConfig, TrainConfig
+from rookworld_nb.config import EvalConfig, PretrainConfig, TrainConfig
 from rookworld_nb.grpo.mixture import unlabelled_mixture
 from rookworld_nb.lm.loader import save_model
 from rookworld_nb.lm.model import GPT, GPTConfig
 from rookworld_nb.lm.tokenizer import ListTokenizer
+from rookworld_nb.measure.exam import run_evaluation
 from rookworld_nb.measure.measures import LOGGED
 from rookworld_nb.measure.metrics import judge, row_class
 from rookworld_nb.reward.reward_scorer import Score, score
@@ -79,8 +80,11 @@ MISTAKES = [
     (dict(ask=lambda text: text), "ask must be the question 'C: ....', with letter, fen and prompt.., not '....'"),
     (dict(read=lambda text, strict: len(text)), 'read must be an answer with text.., such as a TextAnswer, not 4'),
     (dict(read=lambda text, strict: TextAnswer(f' {text}')), "read must be TextAnswer.* for the right text '....', not TextAnswer.said=' "),
-    (dict(read=lambda text: TextAnswer(text)), 'read fails: TypeError'),
+    (dict(read=lambda text: TextAnswer(text)), "read fails, for the right answer '....' to 'C: ....': TypeError"),
     (dict(truth=lambda question: len(question.about)), 'truth must be an answer with text.., such as a TextAnswer, not 4'),
+    (dict(truth=lambda question: TextAnswer(question.about)), "truth must be the target of its example, TextAnswer.said='....'., not TextAnswer"),
+    (dict(truth=lambda question: {}[question.about]), "truth fails, for 'C: ....': KeyError"),
+    (dict(ask=lambda text: {}[text]), "ask fails, for 'C: ....': KeyError"),
     (dict(cut=lambda row: (row[:6], row[6:])), "cut must be .'C: ....', '....'., not "),
     (dict(shares=lambda *given: dict(right=1.0)), "shares must be two things, .*not {'right': 1.0}"),
     (dict(shares=lambda *given: (dict(right=1.0), 'the answer')), "shares must be two things, .*not [(]{'right': 1.0}, 'the answer'"),
@@ -91,7 +95,7 @@ MISTAKES = [
     (dict(read=lambda text, strict: TextAnswer(text) if text else None), "read must be an answer, or raise ValueError, for '', not None"),
     (dict(read=lambda text, strict: TextAnswer(text[0] + text[1:])), "read must be an answer, or raise ValueError, for '', not IndexError"),
     (dict(shares=lambda question, answer, truth: (dict(right=len(answer.text())/4), [])), "shares, 'right' must be a number from 0 to 1, not 2.0"),
-    (dict(shares=lambda question, answer, truth: (dict(right=1/len(answer.text())), [])), 'shares fails: ZeroDivisionError'),
+    (dict(shares=lambda question, answer, truth: (dict(right=1/len(answer.text())), [])), "shares fails, for 'C: ....': ZeroDivisionError"),
     (dict(near=lambda text: 2), 'near must be a number from 0 to 1, not 2'),
 ]
 
@@ -275,6 +279,37 @@ def test_prompts_that_end_or_change(tmp_path, make, said):
     assert not (tmp_path/'run').exists()
 
 
+@pytest.mark.parametrize('change, said', [
+    (dict(limit=lambda config: '8'), "limit must be a whole number of tokens from 1, or None, not '8'"),
+    (dict(limit=lambda config: config.most), "limit fails: AttributeError: 'TrainConfig' object has no attribute 'most'"),
+    (dict(limit=lambda config: 4), "limit must be 5 or more, not 4: the right answer '....' has 5 tokens with its end"),
+    (dict(sampling=lambda config: dict(heat=1)), "sampling must be a dict of temperature, top_k, top_p, not {'heat': 1}"),
+    (dict(sampling=lambda config: dict(top_p=0)), "sampling, 'top_p' must be above 0 and at most 1, not 0"),
+    (dict(sampling=fails), "sampling fails: KeyError: 'a key'"),
+    (dict(grade=lambda *given: Score(0.1, {}, 'never right')), "grade must pay more than 0.2 for a right answer, not 0.1, for '....' to 'C: ....'"),
+    (dict(grade=lambda *given: 0.5), 'grade must be a Score with a total from -0.3 to 1, not 0.5, for '),
+])
+def test_a_task_that_cannot_be_trained(tmp_path, change, said):
+    register(replace(C, **change))
+    with pytest.raises(TaskError, match=f'^task C: {said}'): train(small(tmp_path))
+    assert not (tmp_path/'run').exists()
+
+
+def test_no_room_for_any_right_answer(tmp_path):
+    register(C)
+    with pytest.raises(TaskError, match='^task C: max_new_tokens must be 5 or more, not 4: the right answer'):
+        train(small(tmp_path, max_new_tokens=4))
+    register(replace(C, limit=lambda config: 5, grade=lambda *given: Score(0.21, {}, 'hardly')))
+    assert train(small(tmp_path)).name == 'run'
+
+
+def test_fewer_held_out_examples_than_asked_for(tmp_path):
+    register(replace(C, held_out=lambda n: some(min(n, 5), 'eval', '')))
+    with pytest.warns(UserWarning, match='task C: held_out gives 5 of the 6 examples that eval_prompts asks for'):
+        _, held_out = load_prompts(small(tmp_path, eval_prompts=6, data='unlabelled:games'))
+    assert len(held_out) == 5
+
+
 def test_how_a_run_goes_on(tmp_path):
     register(C)
     out = train(small(tmp_path))
@@ -300,3 +335,15 @@ def test_two_tasks_that_say_the_same_in_a_report():
     with pytest.raises(ValueError, match=re.escape(f'task C: aims, the line {line!r} is one of task P')):
         register(replace(C, aims=(Aim(line, 'exact'), )))
     assert 'C' not in TASKS
+
+
+def test_a_vocabulary_that_knows_no_task_of_a_command(tmp_path):
+    register(C)
+    config = small(tmp_path)
+    with pytest.raises(ValueError, match='the vocabulary of .*start has no token for the sign of task P: choose other tasks, or another model'):
+        train(replace(config, tasks=None, data='unlabelled', max_new_tokens=60))
+    assert not (tmp_path/'run').exists()
+    del TASKS['C']     # as in a command
+    for suite in (None, 'quick'):
+        with pytest.raises(ValueError, match='start has a vocabulary of its own, without P, A; a task of your own is known where'):
+            run_evaluation(EvalConfig(model=config.model, suite=suite))

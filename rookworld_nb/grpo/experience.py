@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
-from ..task import TASKS, token_limits
+from ..task import TASKS, sampling_of, token_limits
 from ..chess.dataset import Example, Rows
 from ..chess.engine import win_probability
 from ..chess.synthetic import rare_moves
@@ -167,10 +167,7 @@ def sampling_settings(
 ) -> dict:               # temperature, top_k, top_p
     "How completions of a task are sampled."
     common = dict(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
-    return (common | {
-        name: value
-        for name, value in TASKS[kind].sampling(config).items() if value is not None
-    })
+    return common | sampling_of(TASKS[kind], config)
 
 
 def sampled_ids(

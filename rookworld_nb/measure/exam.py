@@ -25,6 +25,7 @@ from ..chess.tasks import PolicyTask
 from ..chess.engine import EngineLost, find_engine
 from ..chess.positions import split_of
 from ..chess.dataset import Example, audit_labels, load_rows
+from ..lm.tokenizer import Context, letters_of, load_tokenizer
 from ..lm.loader import context_of, load_model, pick_device
 from ..lm.plain import SamplingParams
 from ..reward.reward_scorer import score
@@ -36,10 +37,19 @@ from .probes import PROBES, by_source, probe_rows, probe_table, reserved_positio
 # %% ../../nbs/measure/05_exam.ipynb #04b828aa
 def _probes(): return [e for name in PROBES for e in probe_rows(name, 150)]
 
+def _check_vocabulary(name: str, fits: Context):
+    "Raises ValueError for a model whose vocabulary has the sign of no task."
+    if not letters_of(load_tokenizer(fits.tokenizer)):
+        raise ValueError(f'{name} has a vocabulary of its own, without {", ".join(TASKS)}; a task of your own is known where it is registered: '
+                         'there, rw.evaluate(*rw.load_model(…), TASKS[…].held_out(100)) asks it')
+
+
 def _eval_rows(
     config: EvalConfig, # model, compare, suite, data, split, prompts, seed, fix_best, max_bad_rows
 ) -> list[Example]:     # at least one
     "The rows that a configuration asks for."
+    asked = {name: context_of(name) for name in (config.model, config.compare) if name}
+    for name, fits in asked.items(): _check_vocabulary(name, fits)
     if config.suite:
         rows = _probes() if config.suite == 'probes' else suite_rows(config.suite)
         kept = sorted(
@@ -52,10 +62,9 @@ def _eval_rows(
             f'split must be auto or all for puzzles, not {config.split}: {config.data}')
     if reader: rows = reader(config.data, limit)
     else:
-        asked = [context_of(name) for name in (config.model, config.compare) if name]
         read = partial(load_rows, config.data, env_ratio=EVAL_ENV_RATIO, seed=config.seed, limit=limit,
                        fix_best=config.fix_best, max_bad_rows=config.max_bad_rows,
-                       fits=lambda row: [fits(row) for fits in asked])
+                       fits=lambda row: [fits(row) for fits in asked.values()])
         rows = read(split=dict(auto='eval', all=None).get(config.split, config.split))[:]
         if not rows and config.split == 'auto': rows = read()[:]
     if not rows:

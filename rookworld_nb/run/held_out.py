@@ -7,6 +7,7 @@ __all__ = ['own_held_out', 'check_asked', 'load_prompts', 'evaluate_run', 'befor
 
 # %% ../../nbs/run/05_held_out.ipynb #b73f2493
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +37,10 @@ def own_held_out(
 ) -> dict[str, list[Example]]: # letter: examples
     "The held-out prompts of the tasks that make their own."
     n = max(1, config.eval_prompts//len(config.shares))
-    return {
-        letter: held_out_of(TASKS[letter], n)
-        for letter in config.shares if TASKS[letter].held_out
-    }
+    found = {letter: held_out_of(TASKS[letter], n) for letter in config.shares if TASKS[letter].held_out}
+    for letter, made in found.items():
+        if len(made) < n: warnings.warn(f'task {letter}: held_out gives {len(made)} of the {n} examples that eval_prompts asks for')
+    return found
 
 
 def check_asked(

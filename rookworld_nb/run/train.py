@@ -13,14 +13,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from tqdm.auto import tqdm
 from ..config import TrainConfig
-from ..task import TASKS, check_letters
+from ..task import TASKS, TaskError, check_letters, own_letters, token_limits
 from ..files import write_at_once
 from ..interrupt import Interrupt
 from ..terminal import busy, moving
 from ..chess.dataset import Example
+from ..lm.tokenizer import letters_of
 from ..lm.loader import load_model, pick_device
+from ..reward.reward_scorer import score
 from ..reward.scoring import OwnScorer, Scorer, check_known, make_scorer, reward_name
-from ..grpo.experience import PromptSource
+from ..grpo.experience import PromptSource, sampling_settings
 from ..grpo.ranks import by_one, check_choices, earlier_run, everywhere, joined, note_run, rank, together, use_machine, world
 from ..grpo.step import Learner, train_step
 from .checkpoint import is_complete, only_writer, origin_of, reopen_run, seed_generators, standing
@@ -176,6 +178,7 @@ def _train(config, out, scorer, allow_config_change, watch):
     with busy('Loading the model and the prompts'):
         model, tokenizer = together(lambda: load_model(config.model, pick_device(config.device)))
         source, held_out = together(lambda: load_prompts(config))
+    together(lambda: _try_tasks(scorer, tokenizer, held_out, config))
     together(lambda: _try_reward(scorer, source, held_out, config.shares))
     origin, first = _same_origin(config, model), source.state_dict()
 
@@ -219,6 +222,39 @@ def _try_reward(scorer, source: PromptSource, held_out: list[Example], shares: d
         first = list({e.kind: e for e in held_out[::-1] if shares.get(e.kind)}.values())
         scorer.score(first,
                      [text for e in first for text in (e.completion() if e.target else '', '')], 1)
+
+
+def _try_grade(task, known):
+    for e in known:
+        paid = score(e.prompt(), e.completion(), e.target).total
+        if paid <= 0.2:
+            raise TaskError(f'task {task.letter}: grade must pay more than 0.2 for a right answer, not {paid:g}, '
+                            f'for {e.completion()!r:.90} to {e.prompt()!r:.90}')
+
+
+def _try_limit(task, known, limit, config, tokenizer):
+    "One answer with room enough will do: a limit may be there to cut long ones."
+    long = lambda *texts: len(tokenizer.encode(''.join(texts)))
+    asked = [(e.prompt(tokenizer.style), e.completion(tokenizer.style)) for e in known]
+    sizes = [long(prompt, text) - long(prompt) + 1 for prompt, text in asked]
+    if sizes and (least := min(sizes)) > limit:
+        name = 'limit' if task.limit(config) else 'max_new_tokens'
+        raise TaskError(f'task {task.letter}: {name} must be {least} or more, not {limit}: the right answer '
+                        f'{asked[sizes.index(least)][1]!r:.90} has {least} tokens with its end')
+
+
+def _try_tasks(scorer, tokenizer, held_out: list[Example], config: TrainConfig) -> None:
+    """Raises TaskError where a task cannot be sampled, and where one of one's own has no room for
+    its right answers or does not pay them."""
+    limits, said = token_limits(config), letters_of(tokenizer)
+    for letter, share in config.shares.items():
+        if share and letter not in said:
+            raise ValueError(f'the vocabulary of {config.model} has no token for the sign of task {letter}: choose other tasks, or another model')
+        sampling_settings(letter, config)
+    for letter in own_letters({letter: share for letter, share in config.shares.items() if share}):
+        task, known = TASKS[letter], [e for e in held_out if e.kind == letter and e.target][:16]
+        if task.grade and isinstance(scorer, Scorer): _try_grade(task, known)
+        _try_limit(task, known, limits[letter], config, tokenizer)
 
 
 def _same_origin(config, model):
