@@ -290,7 +290,7 @@ def load_tokenizer(
 
 def letters_of(
     tokenizer,   # from `load_tokenizer`
-) -> list[str]:  # 'P', 'A'
+) -> list[str]:  # letters, in the order of `TASKS`
     "The registered tasks whose prompts a vocabulary can begin."
     def begins(letter):
         with contextlib.suppress(ValueError): return tokenizer.encode(f'{letter}: ')
