@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections import Counter, defaultdict
@@ -40,6 +41,7 @@ PAGES = {
 }
 FLAGGED = re.compile(r'^#\|\s*(slow|gpu|net|engine|default_exp|eval:\s*false)', re.M)
 MEMORY = 12 << 30   # bytes a fault may ask for
+FORKING = threading.Lock()
 
 
 @functools.cache
@@ -118,11 +120,13 @@ def run_cells(sources, names, told=None):
 def in_child(f, limit=None):
     """`f(pipe)` in a forked process that may compute for `limit` seconds and take eight times that:
     its exit code (minus the signal that ended it), seconds, what it told."""
-    out, told = os.pipe()
     place, start = tempfile.mkdtemp(), time.time()
+    FORKING.acquire()     # the child of another thread must not hold this pipe open
+    out, told = os.pipe()
     if (pid := os.fork()) == 0:
         code = 1
         try:
+            FORKING.release()
             os.setsid()
             # Linux: when the parent ends, so does this
             with contextlib.suppress(AttributeError): ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -138,6 +142,7 @@ def in_child(f, limit=None):
             code = 0
         finally: os._exit(code)
     os.close(told)
+    FORKING.release()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     seconds = time.time() - start
     with contextlib.suppress(OSError): os.killpg(pid, signal.SIGKILL)   # what it had started
