@@ -389,7 +389,7 @@ def check_letters(
             )
     return shares
 
-
+# %% ../nbs/04_task.ipynb #7a5c0f05
 def token_limits(
     config, # of a run or an evaluation, with max_new_tokens
 ) -> dict[str, int]: # letter: tokens

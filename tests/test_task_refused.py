@@ -340,7 +340,7 @@ def test_two_tasks_that_say_the_same_in_a_report():
 def test_a_vocabulary_that_knows_no_task_of_a_command(tmp_path):
     register(C)
     config = small(tmp_path)
-    with pytest.raises(ValueError, match='the vocabulary of .*start has no token for the sign of task P: choose other tasks, or another model'):
+    with pytest.raises(ValueError, match='the vocabulary of .*start has no token for the letter of task P: choose other tasks, or another model'):
         train(replace(config, tasks=None, data='unlabelled', max_new_tokens=60))
     assert not (tmp_path/'run').exists()
     del TASKS['C']     # as in a command

@@ -38,7 +38,7 @@ from .probes import PROBES, by_source, probe_rows, probe_table, reserved_positio
 def _probes(): return [e for name in PROBES for e in probe_rows(name, 150)]
 
 def _check_vocabulary(name: str, fits: Context):
-    "Raises ValueError for a model whose vocabulary has the sign of no task."
+    "Raises ValueError for a model whose vocabulary has the letter of no task."
     if not letters_of(load_tokenizer(fits.tokenizer)):
         raise ValueError(f'{name} has a vocabulary of its own, without {", ".join(TASKS)}; a task of your own is known where it is registered: '
                          'there, rw.evaluate(*rw.load_model(…), TASKS[…].held_out(100)) asks it')

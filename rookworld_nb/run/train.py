@@ -224,6 +224,14 @@ def _try_reward(scorer, source: PromptSource, held_out: list[Example], shares: d
                      [text for e in first for text in (e.completion() if e.target else '', '')], 1)
 
 
+def _same_origin(config, model):
+    "`origin_of`, which must be the same on all ranks."
+    first, *others = everywhere(lambda: origin_of(config, model))
+    for r, other in enumerate(others, 1):
+        if other != first: raise ValueError(f'rank {r} begins with {other}, rank 0 with {first}')
+    return first
+
+# %% ../../nbs/run/07_train.ipynb #7a5c0f02
 def _try_grade(task, known):
     for e in known:
         paid = score(e.prompt(), e.completion(), e.target).total
@@ -249,17 +257,9 @@ def _try_tasks(scorer, tokenizer, held_out: list[Example], config: TrainConfig) 
     limits, said = token_limits(config), letters_of(tokenizer)
     for letter, share in config.shares.items():
         if share and letter not in said:
-            raise ValueError(f'the vocabulary of {config.model} has no token for the sign of task {letter}: choose other tasks, or another model')
+            raise ValueError(f'the vocabulary of {config.model} has no token for the letter of task {letter}: choose other tasks, or another model')
         sampling_settings(letter, config)
     for letter in own_letters({letter: share for letter, share in config.shares.items() if share}):
         task, known = TASKS[letter], [e for e in held_out if e.kind == letter and e.target][:16]
         if task.grade and isinstance(scorer, Scorer): _try_grade(task, known)
         _try_limit(task, known, limits[letter], config, tokenizer)
-
-
-def _same_origin(config, model):
-    "`origin_of`, which must be the same on all ranks."
-    first, *others = everywhere(lambda: origin_of(config, model))
-    for r, other in enumerate(others, 1):
-        if other != first: raise ValueError(f'rank {r} begins with {other}, rank 0 with {first}')
-    return first
