@@ -511,11 +511,10 @@ _TRAIN_IDLE = (
          lambda c: c.data == 'positions'),
     Idle('stockfish_path engine_nodes', 'without reward_source engine',
          lambda c: c.reward_source != 'engine'),
-    Idle('stockfish_path engine_nodes', 'with env_ratio 1: no prompt is of P',
-         lambda c: c.env_ratio == 1),
-    Idle('coherence_share', 'with env_ratio 1: no prompt is of P', lambda c: c.env_ratio == 1,
+    Idle('stockfish_path engine_nodes', 'where no prompt is of P', lambda c: not c.shares.get('P')),
+    Idle('coherence_share', 'where no prompt is of P', lambda c: not c.shares.get('P'),
          off=(0., )),
-    Idle('rare_share', 'with env_ratio 0: no prompt is of A', lambda c: c.env_ratio == 0,
+    Idle('rare_share', 'where no prompt is of A', lambda c: not c.shares.get('A'),
          off=(0., )),
     Idle('dynamic_sampling max_refills',
          'with baseline {c.baseline}: equal rewards teach something, too',
@@ -602,9 +601,11 @@ class TrainConfig(TrainMachine, TrainHealth, TrainWatching, TrainUpdates, TrainK
         return _shares_of(self.tasks, self.env_ratio)
 
     @property
-    def max_length(self) -> int: # L
-        "The most tokens of any answer: the constant length of the loss."
-        return max(self.max_new_tokens, self.env_max_new_tokens or 0)
+    def positions_ratio(self) -> float: # 0 to 1
+        """Share of A among the questions that are made of a file's positions: that of A among the
+        prompts of P and A."""
+        policy, env = (self.shares.get(letter, 0.) for letter in 'PA')
+        return env/(policy + env) if self.tasks and policy + env else self.env_ratio
 
 # %% ../nbs/00_config.ipynb #2628c8ff
 def _check_mix(c):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TASKS', 'Aim', 'TextQuestion', 'TextAnswer', 'Task', 'TaskError', 'failed', 'held_out_of', 'shares_of', 'near_of',
-           'register', 'complete', 'own_letters', 'check_letters', 'token_limits', 'sampling_of']
+           'register', 'complete', 'own_letters', 'check_letters', 'token_limits', 'longest_answer', 'sampling_of']
 
 # %% ../nbs/04_task.ipynb #7a5c0004
 import contextlib
@@ -399,6 +399,14 @@ def token_limits(
     for letter, n in found.items():
         _keep(TASKS[letter], [('limit', n, n is None or isinstance(n, int) and n > 0, 'a whole number of tokens from 1, or None')])
     return {letter: n or config.max_new_tokens for letter, n in found.items()}
+
+
+def longest_answer(
+    config, # of a run, with shares
+) -> int:   # tokens, L
+    "The most tokens of any answer that a run asks for: the constant length of the loss."
+    limits = token_limits(config)
+    return max(limits.get(letter, config.max_new_tokens) for letter, share in config.shares.items() if share)
 
 
 _SAMPLING = {

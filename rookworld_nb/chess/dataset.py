@@ -35,7 +35,7 @@ from .board import standard_castling, transition
 from .quick_rules import quick_transition
 from .tasks import (EnvAnswer, EnvTask, PolicyAnswer, PolicyTask,
                                       parse_completion, parse_prompt, split_row)
-from .positions import check_split, choose_move, position_hash, split_of
+from .positions import check_split, choose_move, in_split, position_hash
 from .own_positions import Flaw, check_possible, looks_like_fen, pgn_rows, read_fen
 from .row_cache import check_key, recall, remember
 from ..files import check_fetched, file_sha256
@@ -353,7 +353,7 @@ class _Gate:
             prompt, position = hashlib.sha256(prompt.encode()).digest()[:8], e.position
         except (KeyError, ValueError, TypeError, RecursionError) as error: return self.bad.add(row, error)
         if e.published_best: self._count_label(e)
-        if self.full or self.split not in (None, split_of(position)) or (
+        if self.full or not in_split(position, self.split) or (
                 prompt := int.from_bytes(prompt)) in self.seen:
             return False
         self.seen.add(prompt)
@@ -516,7 +516,7 @@ def _new_positions(fens, split, seen):
     "Which positions belong to the split and are new."
     new = []
     for i, fen in enumerate(fens):
-        if split not in (None, split_of(str(fen))) or (key := hashlib.sha256(
+        if not in_split(str(fen), split) or (key := hashlib.sha256(
                 str(fen).encode()).digest()[:8]) in seen:
             continue
         seen.add(key)
@@ -758,7 +758,7 @@ def load_rows(
     source: str|Path|Iterable,
     env_ratio: float = TrainConfig.env_ratio, # share of A rows when the source is positions, 0 to 1
     seed: int = 0,             # see `read_positions`
-    # 'train', 'eval', or None for both; decided by position, see `split_of`
+    # 'train', 'eval', or None for both; decided by position, see `in_split`
     split: str|None = None,
     # at most this many rows; no more is read and checked than needed. None: all of them (of a hub
     # dataset the first 100,000)

@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 from ..config import DataConfig
 from ..files import file_sha256, only_holder, write_at_once
 from .tasks import OUTCOMES
-from .positions import Position, check_split, choose_move, generate_positions, move_weight, split_of
+from .positions import Position, check_split, choose_move, generate_positions, in_split, move_weight
 from .engine import EnginePool, analyse_positions, engine_version, require_engine, played_positions
 from .dataset import Example, env_example
 
@@ -56,7 +56,7 @@ def game_phase(
 def generate_transitions(
     n: int,             # how many examples
     seed: int = 0,      # same seed, same examples; a smaller n is a prefix
-    split: str|None = 'train', # only positions of this split, see `split_of`; None for both
+    split: str|None = 'train', # only positions of this split, see `in_split`; None for both
     ordinary: float = 0.3, # share of the ordinary moves that are kept, 0 to 1
     counts: Counter|None = None, # see `choose_move`
 ) -> Iterator[Example]: # task A; whole random games, so prompts of one game share their history
@@ -72,7 +72,7 @@ def generate_transitions(
             uci = choose_move(board, rng, counts=counts)
             if board.ply() > 60 and rng.random() < 0.01:
                 board.halfmove_clock = rng.randint(140, 149)   # close to the 75-move rule
-            if split in (None, split_of(fen := board.fen())) and (rng.random() < ordinary
+            if in_split(fen := board.fen(), split) and (rng.random() < ordinary
                                                                   or not _is_ordinary(board, uci)):
                 made += 1
                 yield env_example(fen, uci, history, game_phase(board))
@@ -360,7 +360,7 @@ def _distinct(kind, seed, split):
     seen = set()
     for name, board, uci in KINDS[kind].draw(random.Random(seed)):
         row = (board.fen(), uci, _history(board), game_phase(board))
-        if row in seen or split and split_of(row[0]) != split: continue
+        if row in seen or not in_split(row[0], split): continue
         seen.add(row)
         yield name, row
 
@@ -369,7 +369,7 @@ def special_rows(
     kind: str,             # a name of `KINDS`
     n: int,                # how many rows
     seed: int = 0,         # same seed, same rows; a smaller n is a prefix
-    split: str|None = None, # 'train', 'eval', or None for both; decided by position, see `split_of`
+    split: str|None = None, # 'train', 'eval', or None for both; decided by position, see `in_split`
 ) -> Iterator[Example]:    # task A, distinct prompts
     "A rows of one kind, answered by the rules. Raises ValueError when there are fewer than n."
     if kind not in KINDS: raise ValueError(f'kind must be one of {", ".join(KINDS)}, not {kind!r}')

@@ -126,10 +126,12 @@ def task_counts(
     tasks within one prompt in every step."""
     shares = shares if isinstance(shares, dict) else dict(P=1 - shares, A=shares)
     before, now, left, counts = (step - 1)*prompts, step*prompts, 1.0, {}
-    for letter, share in [*shares.items()][:0:-1]:      # the first has the rest
+    asked = [(letter, share) for letter, share in shares.items() if share]
+    for letter, share in asked[:0:-1]:
         begun, ended = (round(n*share/left) for n in (before, now))
         before, now, left, counts[letter] = before - begun, now - ended, left - share, ended - begun
-    return {letter: counts.get(letter, now - before) for letter in shares}
+    counts[asked[0][0]] = now - before      # the first has the rest
+    return {letter: counts.get(letter, 0) for letter in shares}
 
 # %% ../../nbs/grpo/04_experience.ipynb #555cee92
 @dataclass

@@ -17,6 +17,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 from ..config import OUTSIDE_BASELINES, TrainConfig
+from ..task import longest_answer
 from ..reward.scoring import Scorer, make_scorer
 from ..fast.device import NUMBERS, set_numbers, to_device
 from ..fast.generate import Rollouts, distinct_completions, in_halves, pays_in_halves
@@ -47,7 +48,7 @@ class Learner:
     ):
         device, self.numbers = model.wte.weight.device, set_numbers(model, config.dtype,
                                                                     config.compile)
-        self.model, self.tokenizer, self.config, self.best_reward = model, tokenizer, config, -1.0
+        self.model, self.tokenizer, self.config, self.best_reward = model, tokenizer, config, None
         self.scorer = scorer or make_scorer(config)
         self.value_head = (ValueHead(model.config.n_embd).to(device, model.wte.weight.dtype)
                            if config.baseline == 'value' else None)
@@ -325,12 +326,12 @@ def _loss(learner, facts, old_logprobs, mask, sampled, targets,
           denominator) -> tuple[Tensor, PassSums]:
     "The loss of some completions, over the tokens of `mask`, and what is measured of them."
     config = learner.config
-    add_up = lambda x: aggregate_tokens(x, mask, config.loss_type, config.max_length, denominator)
+    add_up = lambda x: aggregate_tokens(x, mask, config.loss_type, longest_answer(config), denominator)
     kl = lambda estimator, direction, mask: _kl(facts, old_logprobs, mask, estimator, direction)
     used, measured = ((_estimator_of(config), config.kl_type),
                       ('full' if _estimator_of(config) == 'full' else 'k3', 'kl_pi_ref'))
     loss, stats = policy_loss(facts.logprobs, old_logprobs, targets.advantages, mask, config.loss_type,
-                              (config.clip_low, config.clip_high), config.max_length, denominator)
+                              (config.clip_low, config.clip_high), longest_answer(config), denominator)
     if learner.reference and config.kl_in == 'loss': loss = (loss + targets.kl_coef * add_up(kl(*used, mask)))
     if config.entropy_coef: loss = loss - config.entropy_coef * add_up(facts.entropy)
     with torch.no_grad():
@@ -453,7 +454,7 @@ def _gradient(learner, r: Rollouts, targets: Targets) -> list[PassSums]: # of ea
     config, G, lengths, tokens = learner.config, r.group_size, r.completion_mask.sum(1), trained_tokens(r, learner.config)
     denominator, size, learns = loss_denominator(
         tokens, config.loss_type,
-        config.max_length), learner.micro_batch_size, _learnable(learner, targets, G)
+        longest_answer(config)), learner.micro_batch_size, _learnable(learner, targets, G)
     learner.optimizer.zero_grad()
     def passes(learner, micro_batches):
         parts = ((r.select(groups),
@@ -606,7 +607,8 @@ def train_step(
     targets, aimed = make_targets(learner, batch, step)
     batch = replace(batch, asked=None)
     learned, now = _learn(learner, batch, targets, step), time.perf_counter()
-    learner.best_reward = max(learner.best_reward, facts.reward_mean)
+    before = learner.best_reward
+    learner.best_reward = facts.reward_mean if before is None else max(before, facts.reward_mean)
     norm = torch.stack([p.detach().norm() for p in learner.parameters()]).norm().item()
     check_same(norm, 'the norm of the weights')
     facts = replace(facts, **far, **aimed, **learned, time_update_s=now - gathered,

@@ -23,7 +23,7 @@ from ..page import document, escaped, frame_html
 from ..task import TASKS, token_limits
 from ..chess.tasks import PolicyTask
 from ..chess.engine import EngineLost, find_engine
-from ..chess.positions import split_of
+from ..chess.positions import reserved_positions, split_of
 from ..chess.dataset import Example, audit_labels, load_rows
 from ..lm.tokenizer import Context, letters_of, load_tokenizer
 from ..lm.loader import context_of, load_model, pick_device
@@ -32,7 +32,7 @@ from ..reward.reward_scorer import score
 from .suites import SUITES, held_out, puzzle_reader, rows_hash, suite_rows
 from .evaluate import (compare, engine_labels, engine_policy,
                                            judge_policy, judge_rows, readable, summarize)
-from .probes import PROBES, by_source, probe_rows, probe_table, reserved_positions, run_probes
+from .probes import PROBES, by_source, probe_rows, probe_table, run_probes
 
 # %% ../../nbs/measure/05_exam.ipynb #04b828aa
 def _probes(): return [e for name in PROBES for e in probe_rows(name, 150)]
@@ -96,7 +96,7 @@ def _learned_from(
 
 def _left_out(e): # of every training here
     if not e.fen: return split_of(e.position) == 'eval'
-    return held_out(e.fen) or bool(e.source) and e.position in reserved_positions()
+    return held_out(e.fen) or e.position in reserved_positions()
 
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 from ..config import TrainConfig
+from ..task import longest_answer
 
 # %% ../../nbs/run/02_health.ipynb #e84d4921
 LEVELS = ('ok', 'warn', 'act')
@@ -173,7 +174,7 @@ def _tokens(monitor, row):
         Signal(
             'tokens', 0., level,
             f'no token to learn from, {monitor.mute} in a row: every completion was cut off '
-            f'(max_new_tokens {monitor.config.max_length})'
+            f'(max_new_tokens {longest_answer(monitor.config)})'
         )
     ]
 

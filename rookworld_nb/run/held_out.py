@@ -18,6 +18,7 @@ from ..config import EVAL_ENV_RATIO, TrainConfig
 from ..task import TASKS, held_out_of, own_letters, token_limits
 from ..files import read_rows, write_at_once
 from ..chess.dataset import Example, check_labels, load_rows
+from ..chess.positions import reserved_positions
 from ..chess.unlabelled import position_kinds
 from ..fast.device import set_numbers
 from ..lm.loader import context_of, load_model, pick_device
@@ -25,7 +26,7 @@ from ..grpo.experience import PromptSource, sampled_ids, sampling_settings
 from ..grpo.mixture import Mixture, unlabelled_mixture
 from ..measure.evaluate import compare, judge_rows, judge_texts, judge_trivial, summarize
 from ..measure.measures import aims_of
-from ..measure.probes import reserved_positions, watch_rows
+from ..measure.probes import watch_rows
 from ..measure.shipped import shipped_answers
 from .checkpoint import model_sha256
 from .health import Signal
@@ -64,7 +65,7 @@ def _endless(config, kinds, own):
 
 
 def load_prompts(
-    # model, data, max_bad_rows, env_ratio, seed, max_positions, eval_prompts, reward_source,
+    # model, data, max_bad_rows, env_ratio, tasks, seed, max_positions, eval_prompts, reward_source,
     # rare_share
     config: TrainConfig,
 # training prompts; held-out prompts, the same for every seed: half P and half A, for unlabelled
@@ -82,7 +83,7 @@ def load_prompts(
             held_out = labelled + watch_rows(min(1, config.eval_prompts/2000)) + held_out
         check_asked(config, config.data, held_out)
         return _endless(config, kinds, own), held_out
-    rows = load_rows(config.data, config.env_ratio, config.seed, 'train', config.max_positions, **how)
+    rows = load_rows(config.data, config.positions_ratio, config.seed, 'train', config.max_positions, **how)
     if config.reward_source in ('auto', 'row'):
         check_labels(
             rows, config.data, f'reward_source {config.reward_source} compares P with labels; '

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 import torch
 from ..config import TrainConfig
+from ..task import longest_answer
 from ..files import read_json, write_at_once
 from ..fast.generate import Rollouts
 from ..grpo.experience import PromptSource, sampling_settings
@@ -167,7 +168,7 @@ def _worst_case(learner: Learner, source: PromptSource, size: int) -> tuple[Roll
     config, model, device = learner.config, learner.model, learner.model.wte.weight.device
     G, room, V = config.group_size, model.config.n_positions, model.config.vocab_size
     groups, Tp, T = size // G, _longest_prompt(source, learner.tokenizer,
-                                               config.shares), min(config.max_length, room - 1)
+                                               config.shares), min(longest_answer(config), room - 1)
     ids = torch.randint(V, (size, T), generator=torch.Generator().manual_seed(0)).to(device)
     # together no longer than the model reads
     prompt_mask = torch.arange(Tp, device=device).expand(groups, Tp) >= Tp + T - room
@@ -268,11 +269,26 @@ def fit_into_memory(
 def _chosen(learner, source, file, say) -> int: # completions
     "What fits, measured or read."
     told = read_json(file, dict, [])
-    if not told:
+    if told and (why := _is_too_much(told, learner.model.wte.weight.device)): say(why)
+    if not told or why:
         told, sentence = _profile(learner, source)
         if 'sizes' in told: write_at_once(file, json.dumps(told, indent=1) + '\n')
         say(sentence)
     return told['chosen']
+
+
+def _limits(device) -> dict[str, float]: # see `free_memory`; for each process that shares it
+    return {name: gb/neighbours(device.type) for name, gb in free_memory(device).items()}
+
+
+def _is_too_much(told, device) -> str: # for the log; '' where it fits
+    "Does a micro-batch that was measured earlier take more than is free now?"
+    taken = max((size['peak_gb'] or 0. for size in told.get('sizes', ())
+                 if size['micro_batch_size'] <= told['chosen']), default=0.)
+    limit, free = next(iter(_limits(device).items()), ('', math.inf))
+    if taken <= free: return ''
+    return (f'memory: micro-batches of {told["chosen"]} completions took {taken:.2f} GB when the run '
+            f'began, and {free:.2f} GB are free now ({limit}): measured again')
 
 
 def _profile(learner, source) -> tuple[dict, str]: # for JSON; for the log
@@ -283,8 +299,7 @@ def _profile(learner, source) -> tuple[dict, str]: # for JSON; for the log
         return dict(
             chosen=TrainConfig.micro_batch_size
         ), f'memory cannot be measured here: micro-batches of {TrainConfig.micro_batch_size} completions'
-    # for each process that shares it
-    limits = {name: gb/neighbours(device.type) for name, gb in free_memory(device).items()}
+    limits = _limits(device)
     limit, free = next(iter(limits.items()))
     chosen, found = largest_that_fits(lambda size: update_memory(learner, source, size), G, most, SHARE*free)
     sizes = [

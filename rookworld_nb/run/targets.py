@@ -33,7 +33,7 @@ from ..task import TASKS, complete
 from ..chess.tasks import EnvTask, PolicyAnswer, PolicyTask
 from ..chess.engine import win_probability
 from ..chess.dataset import Example, COLUMNS, SUFFIXES, check_labels, env_example, load_rows, shard_files
-from ..chess.positions import choose_move, split_of
+from ..chess.positions import choose_move, in_split
 from ..chess.synthetic import generate_transitions, move_counts, special_rows
 from ..lm.tokenizer import Context, load_tokenizer
 from ..lm.model import GPT
@@ -317,7 +317,7 @@ def _from_positions(shards, rng, n, counts=None):
     rows = [
         row for s in rng.sample(shards, min(len(shards), -(-n // 4000)))
         for row in pq.read_table(s, columns=['fen', 'history', 'phase']).to_pylist()
-        if split_of(row['fen']) == 'train'
+        if in_split(row['fen'], 'train')
     ]
     found = []
     for row in islice(cycle(rng.sample(rows, len(rows))), n):
@@ -434,7 +434,7 @@ def _file_block(
 # %% ../../nbs/run/08_targets.ipynb #9a195125
 def _prepared(example, labelled, config, rng):
     if labelled: example = best_first(example)
-    if rng.random() < config.flip and split_of((other := _mirrored(example)).fen) == 'train': example = other
+    if rng.random() < config.flip and in_split((other := _mirrored(example)).fen, 'train'): example = other
     return (_reordered(example, rng)
             if labelled and config.shuffled and rng.random() < config.shuffled else example)
 

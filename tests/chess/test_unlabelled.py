@@ -7,10 +7,10 @@ from itertools import islice
 from unittest.mock import patch
 import chess
 import pytest
-from rookworld_nb.chess.positions import position_hash, split_of
+from rookworld_nb.chess.positions import position_hash, reserved_positions, split_of
 from rookworld_nb.chess.unlabelled import MOVE_KINDS, POSITIONS, position_kinds, unlabelled_prompts
 from rookworld_nb.grpo.mixture import unlabelled_mixture
-from rookworld_nb.measure.probes import PROBES, probe_rows, reserved_positions
+from rookworld_nb.measure.probes import PROBES, probe_rows
 from rookworld_nb.run.run_log import RunLog
 from runs import contents, die, in_child
 

@@ -7,11 +7,11 @@ import pytest
 from rookworld_nb.chess.dataset import load_rows, parse_row
 from rookworld_nb.config import EvalConfig
 from rookworld_nb.chess.engine import EnginePool, find_engine
-from rookworld_nb.chess.positions import position_hash, split_of
+from rookworld_nb.chess.positions import position_hash, reserved_positions, split_of
 from rookworld_nb.measure import exam
 from rookworld_nb.measure.evaluate import judge_policy, summarize
 from rookworld_nb.measure.measures import METRICS
-from rookworld_nb.measure.probes import reserved_positions, watch_rows
+from rookworld_nb.measure.probes import watch_rows
 from rookworld_nb.measure.suites import SUITES, mate_example
 from rookworld_nb.chess.tasks import PolicyAnswer, parse_prompt
 from runs import call, call_alone, call_unread, make_model
