@@ -37,7 +37,7 @@ from ..fast.device import set_numbers
 from ..lm.loader import load_model, pick_device
 from ..grpo.ranks import by_one, check_choices, earlier_run, everywhere, joined, note_run, rank, sum_gradients, together, use_machine, world
 from ..measure.evaluate import judge_rows, summarize
-from .targets import Batch, completion_loss, RowStream, check_shards, data_shards
+from .targets import Batch, completion_loss, RowStream, check_shards, data_shards, note_unused
 from .checkpoint import (check_origin, choices_since, config_changes,
                                          latest_good_checkpoint, list_checkpoints, load_checkpoint,
                                          model_sha256, only_writer, reopen_run,
@@ -448,9 +448,20 @@ def _pretrain(config, resume, allow_config_change):
     with busy('Loading the rows'):
         origin = by_one(lambda: _origin(config, model, shards))
         held_out = together(lambda: _held_out(config, shards, replace(fits, whole=False)))
-    is_new, out = out is None, out or by_one(lambda: open_run(config.output_dir))
-    peaks = [g['lr'] for g in optimizer.param_groups]
-    run = _Run(out, config, model, tokenizer, optimizer, peaks, origin, held_out)
+    note_unused(config, shards)
+    with RowStream(config, shards, tokenizer.name, fits) as stream:
+        if is_new := out is None:
+            if not config.branch_from:
+                with busy('Making the first rows'): stream.first()
+            out = by_one(lambda: open_run(config.output_dir))
+        peaks = [g['lr'] for g in optimizer.param_groups]
+        _begin(_Run(out, config, model, tokenizer, optimizer, peaks, origin, held_out), stream, is_new, allow_config_change)
+    return out
+
+
+def _begin(run, stream, is_new, allow_config_change):
+    "The steps, from the start or from a checkpoint, in a directory that no other process writes to."
+    out, config = run.out, run.config
     with contextlib.ExitStack() as lock:
         by_one(lambda: lock.enter_context(only_writer(out)))
         with _withdrawn(out) if is_new else contextlib.nullcontext():
@@ -458,11 +469,9 @@ def _pretrain(config, resume, allow_config_change):
             done = 0 if is_new and not config.branch_from else _take_up(run, allow_config_change)
         by_one(lambda: write_at_once(out/'config.json', config.to_json()))
         note_run(out)
-        by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, model, origin, 0))
-        with Interrupt(repeated=world() > 1) as interrupt, RunLog(out).kept(config), RowStream(
-                config, shards, tokenizer.name, fits) as stream:
+        by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, run.model, run.origin, 0))
+        with Interrupt(repeated=world() > 1) as interrupt, RunLog(out).kept(config):
             _repeat(run, stream, interrupt, done)
-    return out
 
 # %% ../../nbs/run/09_pretrain.ipynb #9124be6d
 _DIGITS = dict(loss=5, grad_norm=4, time_s=4)   # of columns of metrics.jsonl

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['best_first', 'candidate_odds', 'TokenRow', 'tokenize', 'Batch', 'TokenRows', 'completion_loss', 'task_of_step',
-           'data_shards', 'check_shards', 'RowStream']
+           'data_shards', 'check_shards', 'note_unused', 'RowStream']
 
 # %% ../../nbs/run/08_targets.ipynb #f9a4b407
 import contextlib
@@ -25,15 +25,17 @@ from functools import cache, lru_cache, partial
 from itertools import cycle, islice
 from pathlib import Path
 import chess
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
-from ..config import PretrainConfig
+from ..config import NoEffect, PretrainConfig
+from ..files import check_fetched
 from ..task import TASKS, complete
 from ..chess.tasks import EnvTask, PolicyAnswer, PolicyTask
 from ..chess.engine import win_probability
-from ..chess.dataset import Example, COLUMNS, SUFFIXES, check_labels, env_example, load_rows, shard_files
-from ..chess.positions import choose_move, in_split
+from ..chess.dataset import Example, COLUMNS, SUFFIXES, check_labels, env_example, env_position, load_rows, shard_files
+from ..chess.positions import in_split
 from ..chess.synthetic import generate_transitions, move_counts, special_rows
 from ..lm.tokenizer import Context, load_tokenizer
 from ..lm.model import GPT
@@ -306,26 +308,49 @@ def data_shards(
     return found
 
 
+@contextlib.contextmanager
+def _readable(shard):
+    "A parquet file that is about to be read; ValueError where it cannot be."
+    try:
+        check_fetched(shard)
+        yield
+    except (pa.ArrowException, OSError) as e:
+        raise ValueError(f'{shard} cannot be read: {str(e).splitlines()[0]}') from e
+
+
 def _is_labelled(shard):
-    return (shard.endswith('.parquet') and set(COLUMNS) <= set(pq.read_schema(shard).names))
+    if not shard.endswith('.parquet'): return False
+    with _readable(shard): return set(COLUMNS) <= set(pq.read_schema(shard).names)
+
+
+def _read_positions(shard, split):
+    "The labelled positions of a split, as they stand in a file."
+    with _readable(shard): rows = pq.read_table(shard, columns=['fen', 'history', 'phase']).to_pylist()
+    return [row for row in rows if in_split(str(row['fen']), split)]
 
 # %% ../../nbs/run/08_targets.ipynb #184fdacd
-def _from_positions(shards, rng, n, counts=None):
-    "A rows from positions of files, one move per position."
+def _from_positions(shards, rng, n, counts=None, bad=None):
+    """A rows from positions of files, one move per position. Those that cannot be asked about are
+    left out, and `bad` gets their number and a reason for each."""
     shards = [s for s in shards if _is_labelled(s)]
     if not shards or not n: return []
     rows = [
         row for s in rng.sample(shards, min(len(shards), -(-n // 4000)))
-        for row in pq.read_table(s, columns=['fen', 'history', 'phase']).to_pylist()
-        if in_split(row['fen'], 'train')
+        for row in _read_positions(s, 'train')
     ]
     found = []
     for row in islice(cycle(rng.sample(rows, len(rows))), n):
-        board = chess.Board(row['fen'])
-        found.append(
-            env_example(board.fen(), choose_move(board, rng, counts=counts), row['history'],
-                        row['phase']))
+        try: found.append(env_position(row, rng, counts))
+        except ValueError as e: (bad if bad is not None else []).append(str(e))
     return found
+
+
+def _check_bad(bad, n, number, config):
+    "Refuse too many positions that cannot be asked about; of a few, the first block tells."
+    if not bad: return
+    told = f'{config.data}: {len(bad)} of {n} positions cannot be asked about, the first: {bad[0]}'
+    if len(bad) > config.max_bad_rows*n: raise ValueError(f'{told} (max_bad_rows {config.max_bad_rows:g})')
+    if number == 0: warnings.warn(f'{told}; they are left out', stacklevel=2)
 
 
 def _with_new_clocks(example, rng):
@@ -347,7 +372,9 @@ def _env_block(
     "A block of generated A rows."
     name, n = f'{config.seed} A {number}', config.block_rows
     rng, counts = random.Random(name), move_counts() if config.rare_moves else None
-    rows = _from_positions(shards, rng, round(config.from_positions * n), counts)
+    wanted, bad = round(config.from_positions * n), []
+    rows = _from_positions(shards, rng, wanted, counts, bad)
+    _check_bad(bad, wanted, number, config)
     for kind, share in _SPECIALS.items() if config.specials else ():
         # there is only one start position
         count, split = round(share * n), None if kind == 'first_moves' else 'train'
@@ -379,6 +406,20 @@ def check_shards(
         for s in shards:
             if os.path.isfile(s) and not _is_labelled(s):
                 check_labels(load_rows(s, 0.0, 0, None, 1, max_bad_rows=1), s, _WANTS_LABELS)
+
+
+_LABELLED_ONLY = ('from_positions', 'shuffled')
+
+def note_unused(
+    config: PretrainConfig, # data; from_positions and shuffled
+    shards: list[str],      # see `data_shards`
+) -> None:
+    "Say which choices have no effect, because no file holds labelled positions in parquet."
+    given = [name for name in _LABELLED_ONLY
+             if getattr(config, name) and getattr(config, name) != getattr(PretrainConfig, name)]
+    if given and not any(map(_is_labelled, shards)):
+        warnings.warn(f'{" and ".join(given)} {"has" if len(given) == 1 else "have"} no effect with data {config.data}: '
+                      f'no parquet file of labelled positions is among it', NoEffect, stacklevel=2)
 
 
 @lru_cache(maxsize=_SHARDS)
@@ -510,6 +551,12 @@ class RowStream:
         if not self.pool: return _make_block(kind, number, *self.rest)
         try: return self.blocks[kind, number].result()
         except (BrokenProcessPool, KeyError): raise RuntimeError(_ENDED) from None
+
+    def first(self) -> None:
+        """Make the first block of each task. Raises what is wrong with its rows: too many cannot be
+        read, there are none, or the choices do not fit the vocabulary."""
+        for kind, share in self.config.shares.items():
+            if share: self._block(kind, 0)
 
     def batch(self,
         step: int,           # from 0
