@@ -523,7 +523,7 @@ def _forgotten(run):
     if 'group_size' in fields: due = min(due, fields.get('eval_every') or math.inf)
     # what a run that goes back to its beginning has put by already
     aside = [{k: v for k, v in row.items() if k != 'recovery'} for row in read_rows(Path(run, 'metrics-discarded.jsonl'))]
-    steps = [row.get('step') or 0 for row in read_rows(Path(run, 'metrics.jsonl')) if row not in aside]
+    steps = [row['step'] for row in read_rows(Path(run, 'metrics.jsonl'), needs=dict(step=int)) if row not in aside]
     ended = Path(run, 'comparison.json').exists() or read_json(Path(run, 'pretrain.json'), dict, []).get('steps')
     return max(steps, default=0) if ended or max(steps, default=0) > due else 0
 

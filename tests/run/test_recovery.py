@@ -101,6 +101,7 @@ def test_the_log_of_a_run_whose_checkpoints_are_gone_is_kept(tmp_path):
     evaluated, taught, back = (ended(tmp_path/name, steps, 20) for name, steps in (('evaluated', 6), ('taught', 9), ('back', 30)))
     (evaluated/'config.json').write_text(TrainConfig(max_steps=9, save_every=20, eval_every=5).to_json())
     (taught/'pretrain.json').write_text('{"steps": 9}')
+    with open(taught/'metrics.jsonl', 'a') as f: f.write('{}\n{"step": "nine"}\n')
     for out, steps in ((evaluated, 6), (taught, 9), (back, 30)):
         with pytest.raises(CheckpointError, match=f'has the log of {steps} steps'): starting_point(out)
     (back/'metrics-discarded.jsonl').write_text(''.join(f'{{"recovery": 1, "step": {i + 1}}}\n' for i in range(30)))
