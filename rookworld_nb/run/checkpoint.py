@@ -221,9 +221,12 @@ def stable_checkpoint(
 ) -> Path|None:        # None when none is named, or the named one no longer exists
     "The checkpoint to go back to when something breaks."
     file = Path(run_dir, 'checkpoints', 'stable.json')
-    path = (file.with_name(json.loads(file.read_text('utf-8'))['checkpoint'])
-            if file.is_file() else None)
-    return path if path and path.is_dir() else None
+    if not file.is_file(): return None
+    named = read_json(file, dict, []).get('checkpoint')
+    if not isinstance(named, str):
+        raise ValueError(f'{file} names no checkpoint: take it away, and the next one that proves stable is named')
+    path = file.with_name(named)
+    return path if path.is_dir() else None
 
 
 def mark_stable(
