@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['file_sha256', 'check_fetched', 'must_be_file', 'fsync', 'usual_mode', 'write_at_once', 'hold', 'only_holder',
-           'read_rows', 'read_json']
+           'json_value', 'lacks', 'read_rows', 'read_json']
 
 # %% ../nbs/01_files.ipynb #5c741431
 import errno
@@ -143,11 +143,28 @@ def only_holder(
         raise ValueError(f'{name} is being written by another process') from None
 
 # %% ../nbs/01_files.ipynb #28bc0f69
+def json_value(
+    text: str|bytes, # JSON
+    **how,           # of `json.loads`
+) -> object:
+    "The value of a JSON text. Raises JSONDecodeError, also for one that is nested too deeply."
+    try: return json.loads(text, **how)
+    except RecursionError: raise json.JSONDecodeError('nested too deeply', '', 0) from None
+
+
+def lacks(
+    row: dict,   # any
+    needs: dict, # field: the type of its value
+) -> str|None:   # the first field that it does not have, or not of this type
+    "What is missing in a row?"
+    return next((name for name, kind in needs.items() if not isinstance(row.get(name), kind)), None)
+
+
 def _parse(line, kind=dict):
     """The value of a line or a file, if it can be read and is of this kind: with ? for half a
     character, and inf for what is too large for a column."""
     try:
-        value = json.loads(line, parse_int=lambda digits: int(digits) if len(digits) < 300 else float(digits))
+        value = json_value(line, parse_int=lambda digits: int(digits) if len(digits) < 300 else float(digits))
         if '\\ud' in line.lower():
             value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors='replace'))
     except (ValueError, RecursionError): return None
@@ -158,6 +175,7 @@ def read_rows(
     # one JSON object per line; it may be missing, damaged, or still being written
     file: str|Path,
     notes: list[str]|None = None, # what could not be read is added here, after the last row
+    needs: dict|None = None, # a row without these fields counts as unreadable, see `lacks`
 ) -> Iterator[dict]:            # the readable rows, in their order
     "The rows of a file."
     file, bad, row = Path(file), 0, {}
@@ -167,7 +185,8 @@ def read_rows(
         return
     with open(file, encoding='utf-8-sig', errors='replace') as lines:
         for line in filter(str.strip, lines):
-            if (row := _parse(line)) is None: bad += 1
+            row = _parse(line)
+            if row is None or lacks(row, needs or {}): bad += 1
             else: yield row
     if row is None:
         notes.append(

@@ -177,19 +177,23 @@ def _from_file(cls, path):
 
 
 def _from_environment(cls, environ):
-    known = {f.name for c in Config.__subclasses__() for f in fields(c)}
     choices, own, others = {c.name: c for c in describe(cls)}, {}, {}
     for key, text in environ.items():
         if not key.startswith('ROOKWORLD_'): continue
         name = key.removeprefix('ROOKWORLD_').lower()
         if name in choices: own[name] = parse_value(choices[name], text)
-        elif name in known: continue                     # of another command, even where it is an alias here
+        elif _of_another(name, choices): continue
         elif name in ALIASES: others |= _from_alias(name, text, choices)
         elif _rank() == 0:
             print(
                 f'{key} is ignored: no command has an option {name!r}{in_other_words(name, choices)}',
                 file=sys.stderr)
     return others | own
+
+
+def _of_another(name, own):
+    "Does an option of this name belong to another command only, even where it is an alias here?"
+    return name not in own and any(name == f.name for c in Config.__subclasses__() for f in fields(c))
 
 
 def _from_alias(name, text, choices):
@@ -213,6 +217,7 @@ def _hint_bare(cls, environ, said):
     aliases, meant = aliases_of(_names(cls)), []
     for key in environ:
         if (name := key.lower()) not in _BARE or key != name.upper() or f'ROOKWORLD_{key}' in environ: continue
+        if _of_another(name, _names(cls)): continue      # with its prefix it would do nothing here
         if (sets := set(fields_of(aliases.get(name, name)))) <= set(_names(cls)) and not sets & said.keys(): meant.append(key)
     if meant:
         print(

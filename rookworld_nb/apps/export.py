@@ -17,7 +17,7 @@ import torch
 from huggingface_hub import EvalResult, HfApi, ModelCardData
 from .. import __version__
 from ..config import Config, ExportConfig, PretrainConfig, TrainConfig, command_line
-from ..files import read_rows
+from ..files import json_value, lacks, read_rows
 from ..task import TASKS
 from ..chess.tasks import EnvTask, PolicyTask
 from ..lm.tokenizer import EOT, chess_as_tokenizers, list_as_tokenizers
@@ -121,9 +121,21 @@ class _Provenance:
     letters: tuple[str, ...] = (PolicyTask.letter, EnvTask.letter)
 
 
-def _overall(rows):
-    return tuple(r for r in rows
-                 if r['slice'] == 'all' and r['task'] != 'all' and r.get('decoding') != 'check')
+# what a measurement needs
+_MEASURED_ROW = dict(task=str, metric=str, low=int|float, high=int|float, n=int|float)
+
+def _overall(rows, file, **needs):
+    """The measurements of each task over all prompts. Raises ValueError for a row without what it
+    needs."""
+    found = []
+    for i, r in enumerate(rows, 1):
+        lost = lacks(r, dict(slice=str, task=str)) if isinstance(r, dict) else 'field'
+        if not lost and (r['slice'] != 'all' or r['task'] == 'all' or r.get('decoding') == 'check'): continue
+        if lost := lost or lacks(r, _MEASURED_ROW | needs):
+            raise ValueError(
+                f'{file}: row {i} has no usable {lost}: {r!r:.90}: repair it, or take it away')
+        found.append(r)
+    return tuple(found)
 
 # %% ../../nbs/apps/04_export.ipynb #b3059461
 def _run_provenance(
@@ -132,14 +144,23 @@ def _run_provenance(
 ) -> _Provenance:
     "The provenance of a checkpoint, from the files of its run."
     config = TrainConfig.from_json((run/'config.json').read_text('utf-8'))
-    evals, comparison = _overall(read_rows(run/'eval.jsonl')), run/'comparison.json'
+    evals = _overall(read_rows(run/'eval.jsonl'), run/'eval.jsonl', step=int, decoding=str,
+                     value=int|float)
+    change = _comparison(run/'comparison.json') if step == config.max_steps else ()
     made = f'GRPO, {step} of {config.max_steps} steps, seed {config.seed}, from `{_shown(config.model)}`.'
     return _Provenance(
         run.resolve().name, config.model, config.data, _data_line(config.data), made,
         _typed_command(config), tuple(r for r in evals if r['step'] == 0),
-        tuple(r for r in evals if r['step'] == step),
-        _overall(json.loads(comparison.read_text('utf-8')))
-        if step == config.max_steps and comparison.is_file() else (), (*config.shares, ))
+        tuple(r for r in evals if r['step'] == step), change, (*config.shares, ))
+
+
+def _comparison(file):
+    "The differences of a run that has ended; none where there is no such file."
+    if not file.is_file(): return ()
+    try: rows = json_value(file.read_text('utf-8'))
+    except ValueError as e: raise ValueError(f'{file} cannot be read: {e}') from None
+    if not isinstance(rows, list): raise ValueError(f'{file} must hold a JSON list, not a {type(rows).__name__}')
+    return _overall(rows, file, decoding=str, difference=int|float)
 
 # %% ../../nbs/apps/04_export.ipynb #7a2ccfce
 def _pretrain_provenance(
@@ -148,7 +169,7 @@ def _pretrain_provenance(
 ) -> _Provenance:
     "The provenance of a supervised model, from its recipe."
     file = directory/'pretrain.json'
-    try: return _from_recipe(json.loads(file.read_text('utf-8')), name)
+    try: return _from_recipe(json_value(file.read_text('utf-8')), name)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise ValueError(
             f'{file} is not what rookworld_pretrain writes ({type(e).__name__}: {e}): repair it, or take it away'
@@ -173,7 +194,7 @@ def _from_recipe(recipe, name):
         name, config.init, config.data, f'`{_shown(config.data)}`{sha}', made,
         _typed_command(config),
         after=tuple(dict(decoding='greedy', **r)
-                    for r in _overall(recipe['metrics'])), letters=(*config.shares, ))
+                    for r in _overall(recipe['metrics'], 'metrics', value=int|float)), letters=(*config.shares, ))
 
 
 def _provenance(

@@ -125,7 +125,7 @@ def _check_arm(plan, name):
                                                                            f'digits and _, and not start')
     if not isinstance(own, dict) or 'kind' not in own: raise ValueError(f'{where} must be a table '
                                                                         f'with a kind: {", ".join(ARMS)}')
-    if own['kind'] not in ARMS:
+    if not isinstance(own['kind'], str) or own['kind'] not in ARMS:
         raise ValueError(
             f'{where} has an unknown kind '
             f'{own["kind"]!r}{in_other_words(str(own["kind"]), ARMS) or "; there are " + ", ".join(ARMS)}'

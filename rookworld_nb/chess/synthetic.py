@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm.auto import tqdm
 from ..config import DataConfig
-from ..files import file_sha256, only_holder, write_at_once
+from ..files import file_sha256, json_value, lacks, only_holder, write_at_once
 from .tasks import OUTCOMES
 from .positions import Position, check_split, choose_move, generate_positions, in_split, move_weight
 from .engine import EnginePool, analyse_positions, engine_version, require_engine, played_positions
@@ -432,14 +432,26 @@ def _good_shards(directory, files, shards):
     return [f for f in found if file_sha256(directory/f['name']) == f['sha256']]
 
 # %% ../../nbs/chess/07_synthetic.ipynb #88006f47
+def _known_manifest(path):
+    "A manifest that is there already."
+    other = f'remove {path.parent} or choose another output'
+    try: old = json_value(path.read_text('utf-8'))
+    except ValueError: raise ValueError(f'{path} is not JSON: {other}') from None
+    listed = old.get('files') if isinstance(old, dict) else None
+    if not isinstance(listed, list) or any(not isinstance(f, dict) or lacks(f, _OF_SHARD) for f in listed):
+        raise ValueError(f'{path} does not list its files, each with {", ".join(_OF_SHARD)}: {other}')
+    if listed and lacks(old, dict(positions=int)):
+        raise ValueError(f'{path} does not say its number of positions: {other}')
+    return old
+
+
+_OF_SHARD = dict(name=str, rows=int, sha256=str)
+
 def _open_manifest(directory, choices, shards):
     "The manifest to continue with: a new one, or the existing one without damaged files."
     path, files = directory/'manifest.json', []
     if path.exists():
-        try: old = json.loads(path.read_text('utf-8'))
-        except ValueError:
-            raise ValueError(
-                f'{path} is not JSON: remove {directory} or choose another output') from None
+        old = _known_manifest(path)
         for name, value in choices.items():
             # where no shard is finished, nothing would be lost
             if old['files'] and old.get(name) != value:

@@ -23,7 +23,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from ..files import check_fetched, usual_mode
+from ..files import check_fetched, json_value, usual_mode
 from ..hub import first_line, hub_failure, quiet_hub
 from .model import GPT, GPTConfig
 from .tokenizer import Context, load_tokenizer
@@ -134,7 +134,7 @@ _WEIGHTS = ('model.safetensors', 'model.safetensors.index.json',
 
 def _read_json(path):
     "The object in a JSON file; errors are one line."
-    try: content = json.loads(path.read_text('utf-8'))
+    try: content = json_value(path.read_text('utf-8'))
     except FileNotFoundError:
         raise FileNotFoundError(
             f'{path.parent} is not a model directory: it has no {path.name}') from None
@@ -221,10 +221,12 @@ def _read_tokenizer(directory):
     "The tokenizer that a directory names; GPT-2's when it names none."
     note = directory/'rookworld_tokenizer.json'
     about = _read_json(note) if note.exists() else dict(name='gpt2')
+    tokens = about.get('tokens')
     try:
-        return load_tokenizer(
-            tuple(about['tokens']) if isinstance(about.get('tokens'), list
-                                                 ) else str(about.get('name')))
+        # `load_tokenizer` remembers its names, so they must be hashable
+        for token in tokens if isinstance(tokens, list) else ():
+            if not isinstance(token, str): raise ValueError(f'a token must be text, not {token!r:.90}')
+        return load_tokenizer(tuple(tokens) if isinstance(tokens, list) else str(about.get('name')))
     except ValueError as e: raise ValueError(f'{note}: {e}') from None
 
 # %% ../../nbs/lm/03_loader.ipynb #9da57c36

@@ -60,7 +60,10 @@ def _eval_rows(
     if reader and config.split in ('eval', 'train'):
         raise ValueError(
             f'split must be auto or all for puzzles, not {config.split}: {config.data}')
-    if reader: rows = reader(config.data, limit)
+    if reader:
+        if config.fix_best != EvalConfig.fix_best:
+            warnings.warn(f'fix_best has no effect with puzzles, each of which names its best move: {config.data}')
+        rows = reader(config.data, limit, config.max_bad_rows)
     else:
         read = partial(load_rows, config.data, env_ratio=EVAL_ENV_RATIO, seed=config.seed, limit=limit,
                        fix_best=config.fix_best, max_bad_rows=config.max_bad_rows,

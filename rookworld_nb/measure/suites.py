@@ -9,7 +9,6 @@ __all__ = ['SUITES', 'mate_example', 'held_out', 'Suite', 'rows_hash', 'suite_ro
 # %% ../../nbs/measure/03_suites.ipynb #eea09c42
 import csv
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,11 +16,13 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 import chess
+from ..config import EvalConfig
+from ..files import json_value
 from ..task import TASKS
 from ..chess.board import START_FEN, standard_castling
 from ..chess.tasks import MAX_MOVES
 from ..chess.positions import position_key, split_of
-from ..chess.dataset import Example, load_rows, policy_example
+from ..chess.dataset import Example, load_rows, parse_each, policy_example
 from ..chess.synthetic import generate_transitions, special_rows
 from .metrics import mating_moves
 
@@ -145,27 +146,31 @@ def _mating_answers(item):
     return [item['target']] if isinstance(item['target'], str) else item['target']
 
 
+def _mate_after(item):
+    "A BIG-bench example as a P row."
+    try:
+        board = _after_game(item['input'])
+        return mate_example(board.fen(), board.parse_san(_mating_answers(item)[0]).uci())
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as e:
+        raise ValueError(
+            f'no game in SAN with a mating move: {type(e).__name__}: {e}') from None
+
+
 def read_big_bench(
     # task.json with 'examples': 'input' is a game in SAN, 'target' or 'target_scores' the move that
     # mates
     path: str|Path,
     limit: int|None = None, # at most this many
+    max_bad_rows: float = EvalConfig.max_bad_rows, # share of unreadable examples, 0 to 1
 ) -> list[Example]:         # task P
-    """Checkmate-in-one puzzles of BIG-bench. Raises ValueError naming the first example that cannot
+    """Checkmate-in-one puzzles of BIG-bench. Raises ValueError with an example where too many cannot
     be read."""
-    found = []
-    for i, item in enumerate(_big_bench_items(path)[:limit]):
-        try:
-            board = _after_game(item['input'])
-            found.append(mate_example(board.fen(), board.parse_san(_mating_answers(item)[0]).uci()))
-        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as e:
-            raise ValueError(f'{path}: example {i} is no game in SAN with a mating move: '
-                             f'{type(e).__name__}: {e}') from None
-    return found
+    items = ((f'example {i}', item) for i, item in enumerate(_big_bench_items(path)))
+    return parse_each(items, _mate_after, path, max_bad_rows, limit)
 
 
 def _big_bench_items(path):
-    try: items = json.loads(Path(path).read_text(encoding='utf-8-sig'))['examples']
+    try: items = json_value(Path(path).read_text(encoding='utf-8-sig'))['examples']
     except (ValueError, KeyError, TypeError):
         raise ValueError(
             f"{path} is no BIG-bench task: expected a JSON object with a list 'examples'") from None
@@ -194,32 +199,33 @@ def _puzzle(row):
 def read_lichess_puzzles(
     path: str|Path,         # CSV with the columns PuzzleId, FEN, Moves and perhaps Themes
     limit: int|None = None, # at most this many, from the first
+    max_bad_rows: float = EvalConfig.max_bad_rows, # share of unreadable puzzles, 0 to 1
 ) -> list[Example]:         # task P: the position after the first move, the second move is best
-    "Puzzles of the Lichess database. Raises ValueError naming the first that cannot be read."
-    found = []
+    """Puzzles of the Lichess database. Raises ValueError with an example where too many cannot be
+    read."""
+    return parse_each(_puzzle_items(path), _puzzle, path, max_bad_rows, limit)
+
+
+def _puzzle_items(path):
+    "The rows of a puzzle table, each with its name."
     try:
         with open(path, encoding='utf-8-sig', newline='') as f:
-            names, rows = (read := csv.DictReader(f)).fieldnames or (), list(islice(read, limit))
+            names = (read := csv.DictReader(f)).fieldnames or ()
+            if missing := [c for c in ('PuzzleId', 'FEN', 'Moves') if c not in names]:
+                raise ValueError(
+                    f'{path} is no file of Lichess puzzles: it has no column {missing[0]}')
+            for row in read: yield f"puzzle {row['PuzzleId']!r}", row
     except (UnicodeDecodeError, csv.Error) as e:
         raise ValueError(f'{path} is no file of Lichess puzzles: {e}') from None
-    missing = [c for c in ('PuzzleId', 'FEN', 'Moves') if c not in names]
-    if missing:
-        raise ValueError(f'{path} is no file of Lichess puzzles: it has no column {missing[0]}')
-    for row in rows:
-        try: found.append(_puzzle(row))
-        except (TypeError, AttributeError, ValueError) as e:
-            raise ValueError(f"{path}: puzzle {row['PuzzleId']!r} cannot be read: {e}") from None
-    return found
 
 # %% ../../nbs/measure/03_suites.ipynb #718259b7
 def puzzle_reader(
     path: str|Path, # `--data`
 ) -> Callable|None: # `read_lichess_puzzles`, `read_big_bench`, or None
     "The puzzle reader for a file."
-    path = Path(path)
-    if not path.is_file(): return None
-    if path.suffix not in ('.csv', '.json'): return None
+    path, suffix = Path(path), Path(path).suffix.lower()
+    if not path.is_file() or suffix not in ('.csv', '.json'): return None
     with open(path, encoding='utf-8-sig', errors='replace') as f: start = f.read(1000).lstrip()
-    if path.suffix == '.csv':
+    if suffix == '.csv':
         return (read_lichess_puzzles if 'PuzzleId' in start.partition('\n')[0] else None)
     return read_big_bench if start.startswith('{') else None

@@ -221,9 +221,12 @@ def stable_checkpoint(
 ) -> Path|None:        # None when none is named, or the named one no longer exists
     "The checkpoint to go back to when something breaks."
     file = Path(run_dir, 'checkpoints', 'stable.json')
-    path = (file.with_name(json.loads(file.read_text('utf-8'))['checkpoint'])
-            if file.is_file() else None)
-    return path if path and path.is_dir() else None
+    if not file.is_file(): return None
+    named = read_json(file, dict, []).get('checkpoint')
+    if not isinstance(named, str):
+        raise ValueError(f'{file} names no checkpoint: take it away, and the next one that proves stable is named')
+    path = file.with_name(named)
+    return path if path.is_dir() else None
 
 
 def mark_stable(
@@ -523,7 +526,7 @@ def _forgotten(run):
     if 'group_size' in fields: due = min(due, fields.get('eval_every') or math.inf)
     # what a run that goes back to its beginning has put by already
     aside = [{k: v for k, v in row.items() if k != 'recovery'} for row in read_rows(Path(run, 'metrics-discarded.jsonl'))]
-    steps = [row.get('step') or 0 for row in read_rows(Path(run, 'metrics.jsonl')) if row not in aside]
+    steps = [row['step'] for row in read_rows(Path(run, 'metrics.jsonl'), needs=dict(step=int)) if row not in aside]
     ended = Path(run, 'comparison.json').exists() or read_json(Path(run, 'pretrain.json'), dict, []).get('steps')
     return max(steps, default=0) if ended or max(steps, default=0) > due else 0
 

@@ -338,7 +338,7 @@ def check(self: HeldOut,
 ) -> None:
     "Ask some prompts, unless that was done already, and say what has changed since `before`."
     known = any((row['step'], row['decoding']) == (step, 'check')
-                for row in read_rows(self.log.directory/'eval.jsonl'))
+                for row in read_rows(self.log.directory/'eval.jsonl', needs=dict(step=int, decoding=str)))
     if known or not before: return
     began, was = time.perf_counter(), _parts_of(before, self.rows)
     asked = [[rows[i] for i in _part(rows)] for rows in _apart(self.rows)]

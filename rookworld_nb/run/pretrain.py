@@ -257,9 +257,12 @@ def _short(shards):
     return {s: '/'.join(Path(s).parts[-n:]) for s in shards}
 
 
+# what a row needs
+_NEEDS = dict(metrics=dict(step=int, task=str, rows=int, time_s=int|float), eval=dict(step=int))
+
 def _written(out, name):
     "The rows of a file of the run; none when there is no such file yet."
-    return list(read_rows(out/f'{name}.jsonl'))
+    return list(read_rows(out/f'{name}.jsonl', needs=_NEEDS[name]))
 
 # %% ../../nbs/run/09_pretrain.ipynb #d8583b8f
 _COUNTS = 'steps', 'policy_rows', 'env_rows', 'seconds'    # of another task K: rows_k

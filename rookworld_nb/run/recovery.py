@@ -31,12 +31,11 @@ from .schedule import Schedule
 # save_every steps
 _BEST = 1
 
-def _recent_reward(out: Path, steps: int, last: int) -> float:
-    "Mean sampled reward of some steps."
-    rewards = deque(
-        (row['reward_mean'] for row in read_rows(out/'metrics.jsonl') if row['step'] <= last),
-        maxlen=steps)
-    return sum(rewards) / len(rewards)
+def _recent_reward(out: Path, steps: int, last: int) -> float|None:
+    "Mean sampled reward of some steps; None where no row has one."
+    rows = read_rows(out/'metrics.jsonl', needs=dict(step=int, reward_mean=int|float))
+    rewards = deque((row['reward_mean'] for row in rows if row['step'] <= last), maxlen=steps)
+    return sum(rewards) / len(rewards) if rewards else None
 
 
 @dataclass

@@ -59,6 +59,8 @@ class RunLog:
         if self.watch: self.watch(self.directory, now)
 
 # %% ../../nbs/run/03_run_log.ipynb #43e1d859
+_STEP = dict(step=int)   # what every row needs
+
 @patch
 def rewind(self: RunLog,
     step: int, # steps done by the checkpoint; 0 when there is none
@@ -67,17 +69,19 @@ def rewind(self: RunLog,
 ) -> None:
     """Remove the rows after a checkpoint, and the evaluation of that very step; both are made
     again, with the same result."""
+    notes = []
     for file in self.directory.glob('*.jsonl'):
         # not a file of the run
         if file.stem.removesuffix('-discarded') not in ('metrics', 'completions', 'eval'): continue
         if file.stem.endswith('-discarded'):
-            rows = [row for row in read_rows(file) if row['recovery'] <= recoveries]
+            rows = [row for row in read_rows(file, notes, dict(recovery=int)) if row['recovery'] <= recoveries]
         else:
             rows = [
-                row for row in read_rows(file) if row['step'] < step or row['step'] == step and
-                (keep_eval or file.stem != 'eval')
+                row for row in read_rows(file, notes, _STEP) if row['step'] < step
+                or row['step'] == step and (keep_eval or file.stem != 'eval')
             ]
         write_at_once(file, ''.join(json.dumps(row) + '\n' for row in rows))
+    for note in notes: self.say(note)
 
 
 @patch
@@ -89,7 +93,7 @@ def set_aside(self: RunLog,
     for name in ('metrics', 'completions', 'eval'):
         file = self.directory/f'{name}.jsonl'
         rows = (
-            [dict(recovery=recovery, **row) for row in read_rows(file)
+            [dict(recovery=recovery, **row) for row in read_rows(file, needs=_STEP)
              if row['step'] > step] if file.exists() else [])
         if rows: self.append(f'{name}-discarded', rows)
 

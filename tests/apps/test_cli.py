@@ -4,6 +4,8 @@ import subprocess
 import sys
 from dataclasses import replace
 import pytest
+from rookworld_nb.apps.cli import read_config
+from rookworld_nb.config import PretrainConfig, TrainConfig
 from runs import call, call_alone
 
 TINY = '--max_steps 1 --prompts_per_step 2 --group_size 2 --eval_prompts 4 --max_new_tokens 16'.split(
@@ -85,3 +87,15 @@ def test_a_misspelled_variable_is_told(tmp_path):
         "ROOKWORLD_RUNN is ignored: no command has an option 'runn'; did you mean run?",
         'rookworld_report: nowhere is not a run directory'
     ]
+
+
+@pytest.mark.parametrize('cls, name, hinted', [
+    (TrainConfig, 'BATCH_SIZE', False), (TrainConfig, 'STEPS', True), (TrainConfig, 'MAX_STEPS', True),
+    (PretrainConfig, 'MAX_STEPS', True), (PretrainConfig, 'BATCH_POSITIONS', False)
+])
+def test_a_prefix_is_advised_only_where_it_would_act(cls, name, hinted, capsys):
+    "ROOKWORLD_BATCH_SIZE belongs to rookworld_pretrain and rookworld_eval, so rookworld_train does not read it."
+    def made(environ): return read_config(cls, [], 'rookworld_x', environ, resume=True)[0]
+    assert made({name: '8'}) == cls()
+    assert (f'did you mean ROOKWORLD_{name}?' in capsys.readouterr().err) == hinted
+    assert (made({f'ROOKWORLD_{name}': '8'}) != cls()) == hinted

@@ -11,6 +11,7 @@ import torch
 import transformers
 from huggingface_hub import metadata_load
 from rookworld_nb.config import ExportConfig, TrainConfig
+from rookworld_nb.apps import export
 from rookworld_nb.apps.export import export_model
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.fast.generate import generate
@@ -205,3 +206,17 @@ def test_push_without_network_keeps_the_export(tmp_path):
     assert err.startswith('rookworld_export: out is written, but uploading it to me/mine failed: '
                           ) and err.count('\n') == 1, err
     assert (tmp_path/'out'/'README.md').is_file()
+
+
+@pytest.mark.parametrize('file, text, said', [
+    ('eval.jsonl', '{}', r'eval.jsonl: row 1 has no usable slice: {}'),
+    ('eval.jsonl', '{"slice": "all", "task": "P", "step": 0}', r'eval.jsonl: row 1 has no usable metric: '),
+    ('comparison.json', '[{"slice": "all"}]', r"comparison.json: row 1 has no usable task: {'slice': 'all'}: repair it"),
+    ('comparison.json', '[1]', r'comparison.json: row 1 has no usable field: 1'),
+    ('comparison.json', '{}', r'comparison.json must hold a JSON list, not a dict'),
+    ('comparison.json', '['*100_000, r'comparison.json cannot be read: nested too deeply'),
+])
+def test_measurements_that_lack_a_field_are_refused(file, text, said, tmp_path):
+    (tmp_path/'config.json').write_text(TrainConfig(max_steps=1).to_json())
+    (tmp_path/file).write_text(text)
+    with pytest.raises(ValueError, match=said): export._run_provenance(tmp_path, 1)

@@ -369,3 +369,11 @@ def test_the_command_refuses_in_one_line(tmp_path):
     assert (code, [p.name for p in tmp_path.iterdir()]) == (2, [
         'plan.toml'
     ]) and 'compared is no comparison: it has no registered.json' in err
+
+
+def test_a_kind_that_is_no_text_is_refused(tmp_path):
+    (tmp_path/'plan.toml').write_text('\n'.join([
+        'budget = 4.0', 'seeds = [0]', 'rates = [1e-4]', 'primaries = ["A exact shipped"]', '[base]',
+        '[arms.a]', 'kind = ["grpo"]', '[arms.b]', 'kind = "grpo"']))
+    with pytest.raises(ValueError, match=r"plan.toml: \[arms.a\] has an unknown kind \['grpo'\]; did you mean grpo"):
+        read_plan(tmp_path/'plan.toml')

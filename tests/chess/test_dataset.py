@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from rookworld_nb.chess.dataset import load_rows
 from rookworld_nb.chess.positions import split_of
+from rookworld_nb.measure.suites import read_big_bench
 
 ROWS = int(os.environ.get('ROWS', 20_000))
 PEAK_GB = 1.5
@@ -73,3 +74,15 @@ def test_peak_memory(suffix, tmp_path):
     print(suffix, ROWS, found)
     assert (found['rows'], found['a'], found['distinct']) == (training, 200, 1000)
     assert found['peak_gb'] <= PEAK_GB
+
+
+def test_json_that_is_nested_too_deeply_is_refused_in_a_sentence(tmp_path):
+    "Rows, the manifest of a directory, and a task of puzzles."
+    deep = '['*100_000
+    (tmp_path/'rows.json').write_text(deep)
+    with pytest.raises(ValueError, match='rows.json cannot be read: nested too deeply'): load_rows(tmp_path/'rows.json')
+    (tmp_path/'set').mkdir()
+    (tmp_path/'set'/'manifest.json').write_text(deep)
+    with pytest.raises(ValueError, match='set cannot be read: nested too deeply'): load_rows(tmp_path/'set')
+    (tmp_path/'task.json').write_text('{"examples": ' + deep)
+    with pytest.raises(ValueError, match='task.json is no BIG-bench task'): read_big_bench(tmp_path/'task.json')

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from hub_server import HubServer
 from rookworld_nb.chess.dataset import load_rows
-from rookworld_nb.lm.loader import config_from_hf, load_weights, save_model
+from rookworld_nb.lm.loader import config_from_hf, load_model, load_weights, save_model
 from rookworld_nb.lm.model import GPT, GPTConfig
 from rookworld_nb.lm.tokenizer import load_tokenizer
 
@@ -385,3 +385,15 @@ def test_two_steps_of_a_downloaded_model_on_downloaded_rows(hub, tmp_path):
     assert (tmp_path/'run/checkpoints/step-2/model.safetensors').stat().st_size > 4*size and (
         size > 124_000_000) == FULL
     shutil.rmtree(tmp_path)     # 2 GB at full size
+
+
+@pytest.mark.parametrize('name, text, said', [
+    ('config.json', '['*100_000, 'config.json is not readable JSON: nested too deeply'),
+    ('rookworld_tokenizer.json', '{"tokens": [["a"]]}', r"rookworld_tokenizer.json: a token must be text, not \['a'\]"),
+    ('rookworld_tokenizer.json', '{"tokens": ["a", {}]}', 'rookworld_tokenizer.json: a token must be text, not {}')
+])
+def test_a_file_of_a_model_that_says_nonsense_is_named(name, text, said, tmp_path):
+    tokenizer = load_tokenizer('chess')
+    save_model(GPT(GPTConfig(tokenizer.vocab_size, 64, 1, 1, 8)), tokenizer, tmp_path)
+    (tmp_path/name).write_text(text)
+    with pytest.raises(ValueError, match=said): load_model(tmp_path)

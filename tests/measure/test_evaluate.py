@@ -70,6 +70,32 @@ def test_bad_usage_is_one_line(case, tmp_path):
     assert err.startswith('rookworld_eval: ') and err.count('\n') == 1 and said in err, err
 
 
+PUZZLES = """PuzzleId,FEN,Moves
+a,x,y
+made1,6k1/5ppp/8/8/8/8/1r3PPP/3R2K1 b - - 0 1,b2a2 d1d8
+made2,4k3/8/8/3q4/8/8/3R4/3RK3 b - - 0 1,e8e7
+"""
+SCHOLAR = '1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4.'
+TASK = dict(examples=[dict(input=SCHOLAR, target='Qxe5+'), dict(input=SCHOLAR, target='Qxf7#'), 12])
+
+@pytest.mark.parametrize('name', ['PUZZLES.CSV', 'task.json'])
+def test_puzzles_that_cannot_be_read_are_bad_rows(name, tmp_path):
+    "Counted and left out up to max_bad_rows, whatever the case of the suffix; what does nothing there is said."
+    text = PUZZLES if name == 'PUZZLES.CSV' else json.dumps(TASK)
+    (tmp_path/name).write_text(text)
+    place = "puzzle 'a': " if name == 'PUZZLES.CSV' else 'example 0: no game in SAN with a mating move: '
+    common = ('--data', name, '--threads', '1')
+    code, _, err = call('eval', *common, '--max_bad_rows', '0.5', cwd=tmp_path)
+    assert code == 2 and err.startswith(f'rookworld_eval: {name}: 2 of 3 rows cannot be read: ') and err.count('\n') == 1, err
+    assert f'e.g. {place}' in err
+    code, out, err = call('eval', *common, '--max_bad_rows', '1', '--fix_best', 'always', cwd=tmp_path)
+    assert code == 0 and f'1 prompts of {name}' in out, err
+    assert f'{name}: 2 of 3 rows left out: ' in err and place in err
+    assert f'fix_best has no effect with puzzles, each of which names its best move: {name}\n' in err
+    code, _, err = call('eval', *common, '--max_bad_rows', '1', '--prompts', '1', cwd=tmp_path)
+    assert code == 0 and f'{name}: 1 of 2 rows left out: ' in err and 'fix_best' not in err, err
+
+
 def test_nobody_reads_what_is_printed(tmp_path):
     "As `| head -1` leaves it: the results are written."
     (tmp_path/'rows.txt').write_text('\n'.join(PUBLISHED))

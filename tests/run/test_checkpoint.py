@@ -88,6 +88,19 @@ def test_a_damaged_newest_falls_back(given, copy, damage, name):
     assert contents(copy) == given[1]
 
 
+def test_rows_without_a_step_or_a_reward_are_left_out_and_said(given, copy):
+    "A JSON line that is no row of a run is what a half-written line is, also where the best checkpoint is sought."
+    shutil.rmtree(copy/'checkpoints/step-4')
+    for name in ('metrics', 'completions', 'eval'):
+        with open(copy/f'{name}.jsonl', 'a') as f: f.write('{}\n{"step": "2"}\n{"step": null}\n')
+    with open(copy/'metrics.jsonl', 'a') as f: f.write('{"step": 3}\n{"step": 3, "reward_mean": null}\n')
+    assert in_child(['--resume', copy]) == 0
+    log = (copy/'train.log').read_text()
+    assert all(f'{name}.jsonl: 3 unreadable lines left out.' in log for name in ('metrics', 'completions', 'eval'))
+    rows = [row for row in contents(copy)['metrics.jsonl'] if 'loss' in row]
+    assert rows == given[1]['metrics.jsonl']
+
+
 def test_nothing_is_deleted_when_all_are_damaged(copy, tmp_path):
     for path in list_checkpoints(copy): flip(path/'model.safetensors')
     rows = (copy/'metrics.jsonl').read_text()

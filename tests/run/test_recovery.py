@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from rookworld_nb.config import PretrainConfig, TrainConfig
 from rookworld_nb.run import recovery
-from rookworld_nb.run.checkpoint import CheckpointError, newest_unfinished, starting_point
+from rookworld_nb.run.checkpoint import CheckpointError, newest_unfinished, stable_checkpoint, starting_point
 from rookworld_nb.run.health import Signal
 
 SAME = dict(data='rows', model='weights')
@@ -101,6 +101,7 @@ def test_the_log_of_a_run_whose_checkpoints_are_gone_is_kept(tmp_path):
     evaluated, taught, back = (ended(tmp_path/name, steps, 20) for name, steps in (('evaluated', 6), ('taught', 9), ('back', 30)))
     (evaluated/'config.json').write_text(TrainConfig(max_steps=9, save_every=20, eval_every=5).to_json())
     (taught/'pretrain.json').write_text('{"steps": 9}')
+    with open(taught/'metrics.jsonl', 'a') as f: f.write('{}\n{"step": "nine"}\n')
     for out, steps in ((evaluated, 6), (taught, 9), (back, 30)):
         with pytest.raises(CheckpointError, match=f'has the log of {steps} steps'): starting_point(out)
     (back/'metrics-discarded.jsonl').write_text(''.join(f'{{"recovery": 1, "step": {i + 1}}}\n' for i in range(30)))
@@ -113,3 +114,10 @@ def test_the_log_of_a_run_whose_checkpoints_are_gone_is_kept(tmp_path):
     for out in (back, taught): shutil.rmtree(out)
     early = ended(tmp_path/'c', 4, 4)
     assert starting_point(early) == (None, []) and newest_unfinished(tmp_path) == early
+
+
+@pytest.mark.parametrize('text', ['{}', '[]', '{"checkpoint": 3}', '{'])
+def test_a_stable_json_that_names_nothing_is_refused(text, tmp_path):
+    (tmp_path/'checkpoints').mkdir()
+    (tmp_path/'checkpoints'/'stable.json').write_text(text)
+    with pytest.raises(ValueError, match='stable.json names no checkpoint'): stable_checkpoint(tmp_path)
