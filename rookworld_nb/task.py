@@ -404,9 +404,9 @@ def token_limits(
 def longest_answer(
     config, # of a run, with shares
 ) -> int:   # tokens, L
-    "The most tokens of any answer that a run asks for: the constant length of the loss."
+    "The most tokens of any answer to the tasks of a run: the constant length of the loss."
     limits = token_limits(config)
-    return max(limits.get(letter, config.max_new_tokens) for letter, share in config.shares.items() if share)
+    return max(limits.get(letter, config.max_new_tokens) for letter in config.shares)
 
 
 _SAMPLING = {
