@@ -142,7 +142,7 @@ def only_holder(
     except BlockingIOError:
         raise ValueError(f'{name} is being written by another process') from None
 
-# %% ../nbs/01_files.ipynb #28bc0f69
+# %% ../nbs/01_files.ipynb #6c1d0a02
 def json_value(
     text: str|bytes, # JSON
     **how,           # of `json.loads`
@@ -159,7 +159,7 @@ def lacks(
     "What is missing in a row?"
     return next((name for name, kind in needs.items() if not isinstance(row.get(name), kind)), None)
 
-
+# %% ../nbs/01_files.ipynb #28bc0f69
 def _parse(line, kind=dict):
     """The value of a line or a file, if it can be read and is of this kind: with ? for half a
     character, and inf for what is too large for a column."""

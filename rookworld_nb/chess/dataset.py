@@ -301,7 +301,7 @@ class _BadRows:
 
     def _common(self): return sorted(self.reasons.items(), key=lambda item: -item[1][0])[:_SHOWN]
 
-
+# %% ../../nbs/chess/06_dataset.ipynb #6c1d0c02
 def parse_each(
     items: Iterable[tuple[str, object]], # each with its place in the source, such as 'example 3'
     parse: Callable,        # what an item says
@@ -489,7 +489,7 @@ def _position_example(row, env_ratio, seed):
     return policy_example(fen, row['moves'].split(), map(float, row['evals'].split()), None,
                           row['phase'], rng)
 
-
+# %% ../../nbs/chess/06_dataset.ipynb #6c1d0c07
 def _unlabelled_example(fen, history, env_ratio, seed):
     "A position without labels in the same way; P has no answer."
     if (rng := random.Random(f'{seed} {fen}')).random() >= env_ratio:

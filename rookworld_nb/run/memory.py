@@ -254,41 +254,8 @@ def _crossing(found, a, b, budget):
 # %% ../../nbs/run/00_memory.ipynb #ebef5cc0
 SHARE = 0.85   # of what is free that a micro-batch may take
 
-def fit_into_memory(
-    learner: Learner,           # about to make its first step; gets its micro_batch_size
-    source: PromptSource,       # of its prompts; does not advance
-    directory: Path,            # of the run
-    say: Callable[[str], None], # takes a line for the log
-) -> None:
-    "With micro_batch_size auto: measure what fits, once in a run, and use it."
-    if learner.config.micro_batch_size != 'auto': return
-    chosen = by_one(lambda: _chosen(learner, source, directory/'memory_profiles.json', say))
-    learner.micro_batch_size = min(learner.micro_batch_size, chosen)
-
-
-def _chosen(learner, source, file, say) -> int: # completions
-    "What fits, measured or read."
-    told = read_json(file, dict, [])
-    if told and (why := _is_too_much(told, learner.model.wte.weight.device)): say(why)
-    if not told or why:
-        told, sentence = _profile(learner, source)
-        if 'sizes' in told: write_at_once(file, json.dumps(told, indent=1) + '\n')
-        say(sentence)
-    return told['chosen']
-
-
 def _limits(device) -> dict[str, float]: # see `free_memory`; for each process that shares it
     return {name: gb/neighbours(device.type) for name, gb in free_memory(device).items()}
-
-
-def _is_too_much(told, device) -> str: # for the log; '' where it fits
-    "Does a micro-batch that was measured earlier take more than is free now?"
-    taken = max((size['peak_gb'] or 0. for size in told.get('sizes', ())
-                 if size['micro_batch_size'] <= told['chosen']), default=0.)
-    limit, free = next(iter(_limits(device).items()), ('', math.inf))
-    if taken <= free: return ''
-    return (f'memory: micro-batches of {told["chosen"]} completions took {taken:.2f} GB when the run '
-            f'began, and {free:.2f} GB are free now ({limit}): measured again')
 
 
 def _profile(learner, source) -> tuple[dict, str]: # for JSON; for the log
@@ -314,3 +281,36 @@ def _profile(learner, source) -> tuple[dict, str]: # for JSON; for the log
     if all(taken is None or taken > SHARE*free for taken in found.values()):
         fits = f'even one group of {G} completions takes more than {SHARE:.0%} of it'
     return told, f'memory: {free:.2f} GB free ({limit}), {fits} ({len(found)} sizes measured)'
+
+# %% ../../nbs/run/00_memory.ipynb #6c1d0b02
+def fit_into_memory(
+    learner: Learner,           # about to make its first step; gets its micro_batch_size
+    source: PromptSource,       # of its prompts; does not advance
+    directory: Path,            # of the run
+    say: Callable[[str], None], # takes a line for the log
+) -> None:
+    "With micro_batch_size auto: measure what fits, once in a run, and use it."
+    if learner.config.micro_batch_size != 'auto': return
+    chosen = by_one(lambda: _chosen(learner, source, directory/'memory_profiles.json', say))
+    learner.micro_batch_size = min(learner.micro_batch_size, chosen)
+
+
+def _chosen(learner, source, file, say) -> int: # completions
+    "What fits, measured or read."
+    told = read_json(file, dict, [])
+    if told and (why := _is_too_much(told, learner.model.wte.weight.device)): say(why)
+    if not told or why:
+        told, sentence = _profile(learner, source)
+        if 'sizes' in told: write_at_once(file, json.dumps(told, indent=1) + '\n')
+        say(sentence)
+    return told['chosen']
+
+
+def _is_too_much(told, device) -> str: # for the log; '' where it fits
+    "Does a micro-batch that was measured earlier take more than is free now?"
+    taken = max((size['peak_gb'] or 0. for size in told.get('sizes', ())
+                 if size['micro_batch_size'] <= told['chosen']), default=0.)
+    limit, free = next(iter(_limits(device).items()), ('', math.inf))
+    if taken <= free: return ''
+    return (f'memory: micro-batches of {told["chosen"]} completions took {taken:.2f} GB when the run '
+            f'began, and {free:.2f} GB are free now ({limit}): measured again')

@@ -419,6 +419,21 @@ def _take_up(run: _Run, allow_config_change: bool) -> int: # steps done
     by_one(tidy)
     return done
 
+# %% ../../nbs/run/09_pretrain.ipynb #6c1d0d02
+def _begin(run, stream, is_new, allow_config_change):
+    "The steps, from the start or from a checkpoint, in a directory that no other process writes to."
+    out, config = run.out, run.config
+    with contextlib.ExitStack() as lock:
+        by_one(lambda: lock.enter_context(only_writer(out)))
+        with _withdrawn(out) if is_new else contextlib.nullcontext():
+            if is_new and config.branch_from: by_one(lambda: _branch(out, config.branch_from))
+            done = 0 if is_new and not config.branch_from else _take_up(run, allow_config_change)
+        by_one(lambda: write_at_once(out/'config.json', config.to_json()))
+        note_run(out)
+        by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, run.model, run.origin, 0))
+        with Interrupt(repeated=world() > 1) as interrupt, RunLog(out).kept(config):
+            _repeat(run, stream, interrupt, done)
+
 # %% ../../nbs/run/09_pretrain.ipynb #e52eb121
 def pretrain(
     config: PretrainConfig,    # every choice of the run
@@ -460,21 +475,6 @@ def _pretrain(config, resume, allow_config_change):
         peaks = [g['lr'] for g in optimizer.param_groups]
         _begin(_Run(out, config, model, tokenizer, optimizer, peaks, origin, held_out), stream, is_new, allow_config_change)
     return out
-
-
-def _begin(run, stream, is_new, allow_config_change):
-    "The steps, from the start or from a checkpoint, in a directory that no other process writes to."
-    out, config = run.out, run.config
-    with contextlib.ExitStack() as lock:
-        by_one(lambda: lock.enter_context(only_writer(out)))
-        with _withdrawn(out) if is_new else contextlib.nullcontext():
-            if is_new and config.branch_from: by_one(lambda: _branch(out, config.branch_from))
-            done = 0 if is_new and not config.branch_from else _take_up(run, allow_config_change)
-        by_one(lambda: write_at_once(out/'config.json', config.to_json()))
-        note_run(out)
-        by_one(lambda: (out/'pretrain.json').exists() or _write_recipe(out, config, run.model, run.origin, 0))
-        with Interrupt(repeated=world() > 1) as interrupt, RunLog(out).kept(config):
-            _repeat(run, stream, interrupt, done)
 
 # %% ../../nbs/run/09_pretrain.ipynb #9124be6d
 _DIGITS = dict(loss=5, grad_norm=4, time_s=4)   # of columns of metrics.jsonl

@@ -29,12 +29,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
-from ..config import NoEffect, PretrainConfig
+from ..config import PretrainConfig
 from ..files import check_fetched
 from ..task import TASKS, complete
 from ..chess.tasks import EnvTask, PolicyAnswer, PolicyTask
 from ..chess.engine import win_probability
-from ..chess.dataset import Example, COLUMNS, SUFFIXES, check_labels, env_example, env_position, load_rows, shard_files
+from ..chess.dataset import Example, COLUMNS, SUFFIXES, check_labels, env_example, env_position, load_rows, parse_each, shard_files
 from ..chess.positions import in_split
 from ..chess.synthetic import generate_transitions, move_counts, special_rows
 from ..lm.tokenizer import Context, load_tokenizer
@@ -329,28 +329,15 @@ def _read_positions(shard, split):
     return [row for row in rows if in_split(str(row['fen']), split)]
 
 # %% ../../nbs/run/08_targets.ipynb #184fdacd
-def _from_positions(shards, rng, n, counts=None, bad=None):
-    """A rows from positions of files, one move per position. Those that cannot be asked about are
-    left out, and `bad` gets their number and a reason for each."""
+def _from_positions(shards, rng, n, counts=None, max_bad_rows=PretrainConfig.max_bad_rows):
+    """A rows from positions of files, one move per position. Those that cannot be asked about count
+    as bad rows."""
     shards = [s for s in shards if _is_labelled(s)]
     if not shards or not n: return []
-    rows = [
-        row for s in rng.sample(shards, min(len(shards), -(-n // 4000)))
-        for row in _read_positions(s, 'train')
-    ]
-    found = []
-    for row in islice(cycle(rng.sample(rows, len(rows))), n):
-        try: found.append(env_position(row, rng, counts))
-        except ValueError as e: (bad if bad is not None else []).append(str(e))
-    return found
-
-
-def _check_bad(bad, n, number, config):
-    "Refuse too many positions that cannot be asked about; of a few, the first block tells."
-    if not bad: return
-    told = f'{config.data}: {len(bad)} of {n} positions cannot be asked about, the first: {bad[0]}'
-    if len(bad) > config.max_bad_rows*n: raise ValueError(f'{told} (max_bad_rows {config.max_bad_rows:g})')
-    if number == 0: warnings.warn(f'{told}; they are left out', stacklevel=2)
+    chosen = rng.sample(shards, min(len(shards), -(-n // 4000)))
+    rows = [(s, row) for s in chosen for row in _read_positions(s, 'train')]
+    return parse_each(islice(cycle(rng.sample(rows, len(rows))), n), partial(env_position, rng=rng, counts=counts),
+                      ', '.join(chosen), max_bad_rows)
 
 
 def _with_new_clocks(example, rng):
@@ -372,9 +359,7 @@ def _env_block(
     "A block of generated A rows."
     name, n = f'{config.seed} A {number}', config.block_rows
     rng, counts = random.Random(name), move_counts() if config.rare_moves else None
-    wanted, bad = round(config.from_positions * n), []
-    rows = _from_positions(shards, rng, wanted, counts, bad)
-    _check_bad(bad, wanted, number, config)
+    rows = _from_positions(shards, rng, round(config.from_positions * n), counts, config.max_bad_rows)
     for kind, share in _SPECIALS.items() if config.specials else ():
         # there is only one start position
         count, split = round(share * n), None if kind == 'first_moves' else 'train'
@@ -419,7 +404,7 @@ def note_unused(
              if getattr(config, name) and getattr(config, name) != getattr(PretrainConfig, name)]
     if given and not any(map(_is_labelled, shards)):
         warnings.warn(f'{" and ".join(given)} {"has" if len(given) == 1 else "have"} no effect with data {config.data}: '
-                      f'no parquet file of labelled positions is among it', NoEffect, stacklevel=2)
+                      f'no parquet file of labelled positions is among it', stacklevel=2)
 
 
 @lru_cache(maxsize=_SHARDS)
